@@ -15,8 +15,8 @@ True
 >>> round(float(limit.inter_cosine_L[-1]), 2)  # The cosine of two sequences.
 0.15
 
-**Compare** two networks (`.lineage`): does one descend from the other? A name is a training run, a
-model of `transformers` (`.storage`), or a preset with a seed, as here.
+**Compare** two models (`.lineage`): does one descend from the other? A name stands for a training
+run, a model of `transformers` (`.storage`), or a random model: a preset with a seed.
 
 >>> import jax, numpy as np
 >>> from bornbiased_jax import lineage, storage

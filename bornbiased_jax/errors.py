@@ -88,4 +88,4 @@ def check_ids(tokens: np.ndarray, vocab_size: int) -> None:
     raise InputError(f'tokens of {tokens.dtype}{list(tokens.shape)} are not token ids '
                      '[batch, length] with a length of at least 1')
   for id_ in tokens[(tokens < 0) | (tokens >= vocab_size)][:1]:
-    raise InputError(f'id {id_} is not of this network, whose ids are 0 to {vocab_size - 1}')
+    raise InputError(f'id {id_} is not of this model, whose ids are 0 to {vocab_size - 1}')

@@ -1,10 +1,10 @@
-"""Writes a network as a Hugging Face model folder, which transformers loads.
+"""Writes a model as a Hugging Face model folder, which transformers loads.
 
     python -m experiments.export config.json:42 my_folder   # random, as its config.json says
     python -m experiments.export results/pretrain_laptop/seed_42@0 my_folder --tokenizer=bytes
     python -m experiments.export my_llama/+my_adapter/ my_folder
 
-A network is given as to experiments.sample. FOLDER must be missing or empty.
+A model is given as to experiments.sample. FOLDER must be missing or empty.
 """
 
 from bornbiased_jax import storage
@@ -18,12 +18,12 @@ from .shared.settings import ProgramSettings, arguments, name_flag, setting
 class Settings(ProgramSettings):
   tokenizer: str | None = setting(None, str, "'bytes' or a tokenizer's files, to write next to the "
                                   'model; if not given, none is written')
-  names: list[str] = arguments('NETWORK FOLDER')
+  names: list[str] = arguments('MODEL FOLDER')
 
 
 def main(settings):
   if len(settings.names) != 2:
-    raise InputError('give a network and a new folder, such as tiny_gpt2:42 my_folder')
+    raise InputError('give a model and a new folder, such as tiny_gpt2:42 my_folder')
   name, folder = settings.names
   tokenizer = name_flag('tokenizer', load_tokenizer, settings.tokenizer) if (
       settings.tokenizer) else None

@@ -1,15 +1,15 @@
-"""Is a network initialized as its configuration says? Stds, compared with theory.
+"""Is a model initialized as its configuration says? Stds, compared with theory.
 
     python -m experiments.initialization my_llama/checkpoint-0
     python -m experiments.initialization config.json:42 --length=32
 
-The network is a step-0 checkpoint or a random network, given as to experiments.sample. config.json
+The model is a step-0 checkpoint or a random model, given as to experiments.sample. config.json
 says how weights are drawn by initializer_range and its family's rules, and a run by the fields of
 its model. Of the matrices of a kind, one for each layer and expert, the table has the mean of their
 stds, the std that is least like the configured one, and the configured one with 5 standard errors,
 within which all must lie. Gains must be 1, and biases 0. Then come the cosine of two random
 sequences, the share of sequences for which the preferred token is predicted, and of a mixture the
-highest expert load of each layer, with theory and the interval that holds 95 % of networks. At
+highest expert load of each layer, with theory and the interval that holds 95 % of models. At
 --length below 64 the cosine has no interval: it also depends on the tokens that were drawn.
 
 Exit codes: 0 all tensors are as said, 1 some are not, 2 wrong input.
@@ -56,12 +56,12 @@ class Settings(ProgramSettings):
   num_sequences: int = setting(1000)
   length: int = setting(64)
   probe_seed: int = setting(0)
-  networks: list[str] = arguments('NETWORK')
+  networks: list[str] = arguments('MODEL')
 
 
 def main(settings):
   if len(settings.networks) != 1:
-    raise InputError('give one network, such as my_model/checkpoint-0 or tiny_gpt2:42')
+    raise InputError('give one model, such as my_model/checkpoint-0 or tiny_gpt2:42')
   config, params = storage.open(settings.networks[0]).load()
   check_length(settings.length, config, settings.networks[0])
   rows = tensors(config, params)
@@ -120,7 +120,7 @@ def display(row: dict) -> dict[str, str]:
 
 
 def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]:
-  """What is measured of the network, with theory and the interval that holds 95 % of networks."""
+  """What is measured of the model, with theory and the interval that holds 95 % of models."""
   parts = {'preference': predictions(config.vocab_size),
            'similarity': inter_sequence('hidden_last')}
   if config.num_experts > 1:
@@ -134,8 +134,8 @@ def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]
   rows = []
   for (name, value), (mean, low, high) in zip(values, expected(config, probe), strict=True):
     is_known, is_inside = low < high, low - 1e-6 <= value <= high + 1e-6
-    rows.append({'measured': name, 'this network': f'{value:.4f}', 'theory, mean': f'{mean:.4f}',
-                 'theory, 95 % of networks': f'{low:.4f} to {high:.4f}' if is_known else '–',
+    rows.append({'measured': name, 'this model': f'{value:.4f}', 'theory, mean': f'{mean:.4f}',
+                 'theory, 95 % of models': f'{low:.4f} to {high:.4f}' if is_known else '–',
                  'this one lies': '–' if not is_known else 'inside' if is_inside else 'OUTSIDE'})
   return rows
 

@@ -1,4 +1,4 @@
-"""Trains networks that differ only in their seed, or further (Table 13, 14).
+"""Trains networks that differ only by seed, or continues a model (Tables 13, 14).
 
 All seeds see the same data in the same order. A new folder begins from --resume (with its
 optimizer) if given, else from --init_from (only parameters), else from the seeds; the command of a
@@ -9,7 +9,7 @@ suits all widths (muP): matrices of blocks and the head have it times 768 / widt
     python -m experiments.pretrain --scale=continue --init_from=my_llama/ --seeds=42 \\
         --data=corpora/python --adapter=lora --rank=8
 
-Writes checkpoints (for LoRA of the merged network), which storage.load_params reads, and
+Writes checkpoints (for LoRA of the merged model), which storage.load_params reads, and
 metrics.jsonl to OUTPUT_DIR/seed_SEED, and results.json and figure.png to OUTPUT_DIR. With the extra
 tensorboard, tensorboard --logdir=OUTPUT_DIR shows the run while it goes on.
 """

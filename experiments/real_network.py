@@ -1,14 +1,14 @@
-"""Are the descendants of a network that others trained recognized?
+"""Are the descendants of a model that others trained recognized?
 
     python -m experiments.real_network --network=stories260K --text=tinystories.txt \\
         --other_text=python.jsonl
 
-A pretrained network, given as experiments.seedprint takes it, is compared with its descendants:
+A pretrained model, given as experiments.seedprint takes it, is compared with its descendants:
 continued on its own text and, at a high rate, on another one; quantized; rotated; with fewer
-residual channels. Networks of its shape that were trained from scratch on its text are unrelated to
+residual channels. Models of its shape that were trained from scratch on its text are unrelated to
 all of these and to each other. Every related and every unrelated pair is judged.
 
-Texts are read in bytes. About 5 minutes on two CPU cores with a network of 260,000 parameters.
+Texts are read in bytes. About 5 minutes on two CPU cores with a model of 260,000 parameters.
 
 Writes results.json (a row per pair: the truth, the verdict, and z of every test) and figure.png.
 """
@@ -33,11 +33,11 @@ from .transforms import lossy, preserving, surgery
 
 class Settings(Inputs):
   network: str = setting('tiny_llama2:1', str,
-                         'a pretrained network, as experiments.seedprint takes it')
+                         'a pretrained model, as experiments.seedprint takes it')
   text: str = setting('tinyshakespeare', str,
                       'the text on which it was trained, as experiments.pretrain takes it')
   other_text: str = setting('tinyshakespeare', str, 'another text')
-  steps: int = setting(6000, whole, 'steps of the networks that are trained from scratch',
+  steps: int = setting(6000, whole, 'steps of the models that are trained from scratch',
                        smoke=3, paper=20_000)
   seeds: list[int] = setting([1, 2, 3], smoke=[2, 3])
   num_sequences: int = setting(2000, smoke=1000)
@@ -66,7 +66,7 @@ def main(settings, results):
 
 
 def make_descendants(base, settings) -> dict:
-  """Descendants of a network by name."""
+  """Descendants of a model by name."""
   config, params = base
   steps = max(1, settings.steps // 10)
   tune = functools.partial(train, config, [params], data_seed=1)

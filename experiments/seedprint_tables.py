@@ -1,4 +1,4 @@
-"""Does SeedPrint tell related networks from unrelated ones (Tables 4 and 9 to 11)?
+"""Does SeedPrint tell related pairs from unrelated ones (Tables 4 and 9 to 11)?
 
     python -m experiments.seedprint_tables --study=results/training_study_laptop
 

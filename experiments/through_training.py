@@ -1,18 +1,18 @@
-"""How biased are given networks, compared with random ones, theory and chance?
+"""How biased are given models, compared with random ones, theory and chance?
 
     python -m experiments.through_training results/pretrain_laptop/seed_42 results/other/seed_7
     python -m experiments.through_training my_trainer/       # its checkpoint-0, checkpoint-20, …
     python -m experiments.through_training my_llama/ --probe=text --data=my.txt --tokenizer=my.model
 
-A network is given as to experiments.sample; of a run, and of a folder with a folder for each step,
-all checkpoints are measured. Networks of one architecture read the same sequences, and so do random
-networks that are drawn as its configuration says. Shown are the preferred token and its share, the
+A model is given as to experiments.sample; of a run, and of a folder with a folder for each step,
+all checkpoints are measured. Models of one architecture read the same sequences, and so do random
+models that are drawn as its configuration says. Shown are the preferred token and its share, the
 cosine of two sequences, how much of the direction at the first checkpoint is left in the direction
 now (their cosine; 1 means all), and how often a head gives the first token more than 0.3 of its
 weight. Chance is the share of the commonest of as many ids that are drawn uniformly.
 
-Prints a table with a line per network, and three of each architecture. Writes results.json (a row
-per network), table.md and figure.png to the output folder.
+Prints a table with a line per model, and three of each architecture. Writes results.json (a row
+per model), table.md and figure.png to the output folder.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ SHOWN = {'top1_frequency': 'share of the preferred token', 'cosine': 'cosine of 
 
 
 class Settings(ExperimentSettings):
-  runs: list[str] = arguments('NETWORK | RUN | FOLDER ...')
+  runs: list[str] = arguments('MODEL | RUN | FOLDER ...')
   seeds: list[int] = setting(range(5), smoke=range(2))
   num_sequences: int = setting(200, smoke=20, paper=2000)
   length: int = setting(64, smoke=16)
@@ -64,7 +64,7 @@ class Settings(ExperimentSettings):
 
 
 class Given(NamedTuple):
-  """A network, the run or folder that it is of, and its step, if it has one."""
+  """A model, the run or folder that it is of, and its step, if it has one."""
 
   name: str
   run: str
@@ -83,9 +83,9 @@ def main(settings, results):
 
 
 def networks_of(names: list[str], length: int) -> list[Given]:
-  """The networks that are meant, in order; an InputError says what cannot be read."""
+  """The models that are meant, in order; an InputError says what cannot be read."""
   if not names:
-    raise InputError('name networks, the folders of training runs such as '
+    raise InputError('name models, folders of training runs such as '
                      'results/pretrain_laptop/seed_42, or a folder of checkpoints')
   found = []
   for given in names:
@@ -106,7 +106,7 @@ def probe_of(settings) -> Probe:
 
 
 def architectures(given: list[Given]) -> dict[ModelConfig, str]:
-  """What random networks of each architecture are called."""
+  """What random models of each architecture are called."""
   first: dict[ModelConfig, str] = {}
   for each in given:
     first.setdefault(each.config, each.run)
@@ -115,11 +115,11 @@ def architectures(given: list[Given]) -> dict[ModelConfig, str]:
 
 
 def rows_of(settings, given: list[Given]):
-  """What is measured of each network, and then of random ones of its architecture."""
+  """What is measured of each model, and then of random ones of its architecture."""
   first: dict[str, jnp.ndarray] = {}
   for config, words in architectures(given).items():
     own = [each for each in given if each.config == config]
-    bar = functools.partial(tqdm, desc='measuring', unit='network', delay=1, leave=False)
+    bar = functools.partial(tqdm, desc='measuring', unit='model', delay=1, leave=False)
     measured = functools.partial(measure, statistic=statistic(config), probe=probe_of(settings))
     loaded = (storage.open(each.name).load() for each in own)
     for each, found in zip(bar(own), measured(loaded), strict=True):
@@ -143,7 +143,7 @@ def statistic(config) -> Statistic:
 
 
 def summarize(settings, given: list[Given], rows: list[dict]) -> list[dict]:
-  """The rows of given networks, and of each architecture random networks, theory and chance."""
+  """The rows of given models, and of each architecture random models, theory and chance."""
   words_of = architectures(given)
   summary = [row for row in rows if 'seed' not in row]
   for config, words in words_of.items():
@@ -151,7 +151,7 @@ def summarize(settings, given: list[Given], rows: list[dict]) -> list[dict]:
     means = {name: float(np.mean([row[name] for row in drawn]))
              for name in ('top1_frequency', 'cosine', 'sink_rate')}
     chance = uniform_baseline(settings.num_sequences, config.vocab_size)[0]
-    summary += [{'run': f'{words}, {len(drawn)} networks'} | means,
+    summary += [{'run': f'{words}, {len(drawn)} models'} | means,
                 predicted(words.replace('random', 'theory'), config, probe_of(settings)),
                 {'run': words.replace('random', 'chance'),
                  'top1_frequency': chance / settings.num_sequences}]
@@ -159,7 +159,7 @@ def summarize(settings, given: list[Given], rows: list[dict]) -> list[dict]:
 
 
 def predicted(words: str, config: ModelConfig, probe: Probe) -> dict:
-  """What theory says of random networks, or why it says nothing."""
+  """What theory says of random models, or why it says nothing."""
   config, reads = dataclasses.replace(config, length=probe.length), measurements.read(probe)
   try:
     share = measurements.preferred_tokens(config, probe.num_sequences, None, reads)
@@ -185,7 +185,7 @@ def display(row):
   texts = {name: spec.format(row[name]) if name in row else None for name, spec in (
       ('top1_frequency', '{:.1%}'), ('cosine', '{:.3f}'), ('overlap', '{:+.2f}'),
       ('sink_rate', '{:.2f}'))}
-  return {'network': row['run'], 'step': row.get('step'), 'preferred token': row.get('top1_id'),
+  return {'model': row['run'], 'step': row.get('step'), 'preferred token': row.get('top1_id'),
           'its share': texts['top1_frequency'], 'cosine': texts['cosine'],
           'overlap': texts['overlap'], 'sink rate': texts['sink_rate']}
 

@@ -45,7 +45,7 @@ def sink_rate(config: ModelConfig, params: dict, tokens_NT: np.ndarray, position
   """How often attention heads prefer one position, whatever the text.
 
   Args:
-    config, params: the network.
+    config, params: the model.
     tokens_NT: token ids of the sequences.
     position: the position in question, counted from 0.
     threshold: mean weight above which a head counts as a sink.
@@ -72,7 +72,7 @@ def rate_of(weight_NLHT: np.ndarray, config: ModelConfig, position: int,
   """
   weight_NLH, T = weight_NLHT[..., position], weight_NLHT.shape[-1]
   if np.isnan(weight_NLH).any():
-    raise InputError('attention weights are NaN; the network has parameters that are not finite '
+    raise InputError('attention weights are NaN; the model has parameters that are not finite '
                      'numbers')
   sink_NLH = weight_NLH > threshold
   floors = [_floor(config, T, position, window) for window in config.windows or (None,)]

@@ -51,24 +51,24 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
   """Measures a statistic of every network of an ensemble over one probe.
 
   Args:
-    ensemble: random networks, such as `transformer(config)`; or given networks of one
+    ensemble: random networks, such as `transformer(config)`; or given models of one
       architecture, each its configuration and parameters, as from `storage.Model.load` or
-      `storage.huggingface.from_transformers`; or one such network. They are
+      `storage.huggingface.from_transformers`; or one such model. They are
       taken one chunk after the other, so that an iterator need not hold all of them.
     statistic: what to measure.
     probe: the inputs, the same for every network unless it is `of_each`.
-    seeds: which random networks; of networks that are given, None.
+    seeds: which random networks; of given models, None.
     readout: a function (params, sums) of one network → dict of arrays, for results that
       need the parameters again when all sequences have been read. Can be jitted.
     batch_size: number of sequences per forward pass; None means `batch_size_of`.
     chunk_size: number of networks held at a time by all devices together; None means
-      `default_chunk_size`, and one per device of networks that are given.
+      `default_chunk_size`, and one per device of given models.
     on_batch: called after each batch with the number of sequences that it read, where a
       sequence counts once for each network of the chunk.
 
   Yields:
     One dict per network, in the order of `seeds`: `seed`, and the results of the
-    statistic and of the readout, as numpy arrays. Of networks that are given, `seed` is their
+    statistic and of the readout, as numpy arrays. Of given models, `seed` is their
     number, from 0.
 
   Raises:
@@ -128,15 +128,15 @@ def _members(ensemble, seeds):
                    or not isinstance(ensemble, Iterable)):
     raise unlike(ensemble, 'a family of random networks, or (config, params) of given ones')
   if is_given != (seeds is None):
-    raise InputError('a family of random networks needs seeds=, and given networks have none')
+    raise InputError('a family of random networks needs seeds=, and given models have none')
   if not is_given:
     seeds = [int(as_seed(seed)) for seed in seeds]
     return ensemble, iter(seeds), len(seeds)
   pairs = iter(ensemble)
   if (first := next(pairs, None)) is None:
-    raise InputError('there is no network to measure')
+    raise InputError('there is no model to measure')
   if not (isinstance(first, tuple | list) and isinstance(first[0], ModelConfig)):
-    raise unlike(first, 'a network, (config, params)')
+    raise unlike(first, 'a model, (config, params)')
   family = transformer(first[0])._replace(draw=None)
   return family, _of_one_architecture(first, pairs), 0
 
@@ -145,8 +145,8 @@ def _of_one_architecture(first, pairs):
   """The number and the parameters of each network."""
   for number, (config, params) in enumerate(itertools.chain([first], pairs)):
     if config != first[0]:
-      raise InputError(f'network {number} has another configuration than network 0; networks that '
-                       'are measured together have one')
+      raise InputError(f'model {number} has another configuration than model 0; models that are '
+                       'measured together have one')
     yield number, params
 
 

@@ -30,7 +30,7 @@ def predictions(vocab_size: int) -> Statistic:
   def measure(outputs):
     logits_BV = outputs['logits_last']
     if logits_BV.shape[-1] != vocab_size:
-      raise InputError(f'vocab_size={vocab_size}, but the network has logits for '
+      raise InputError(f'vocab_size={vocab_size}, but the model has logits for '
                        f'{logits_BV.shape[-1]} ids')
     # The maximum is NaN if any logit is. Such a sequence gets an id outside the
     # vocabulary, which mode='drop' does not count.

@@ -124,7 +124,7 @@ class Probe:
     """The function from a key to the ids of a sequence."""
     num_ids = max(self.num_ids or (0 if self.text else vocab_size), (self.start_id or 0) + 1)
     if num_ids > vocab_size:
-      raise InputError(f"num_ids={num_ids} exceeds the network's vocab_size={vocab_size}")
+      raise InputError(f"num_ids={num_ids} exceeds the model's vocab_size={vocab_size}")
     if not self.text:
       return lambda key: jax.random.randint(key, (self.length,), 0, self.num_ids or vocab_size)
     self.text.check(vocab_size)

@@ -1,14 +1,14 @@
-"""Does one network descend from another?
+"""Does one model descend from another?
 
-Data flow one way. `storage.open` says which network a name means; its signature holds all that
+Data flow one way. `storage.open` says which model a name means; its signature holds all that
 tests read of it; tests compare two signatures; the verdict combines the tests.
 
 - `.layouts`, `.layout_names`, `.layout_shapes`: where units and heads lie among tensors, by name
-- `.evidence`: hidden features, hidden states and tensors of a network, and the signature of all
+- `.evidence`: hidden features, hidden states and tensors of a model, and the signature of all
 - `.comparison`: the tests of two signatures; `.comparison.every_test` lists them
 - `.thresholds`: every level at which a test or a verdict turns
-- `.verdict`, `.sentences`: what may be said about two networks, as JSON and in words
-- `.networks`: signatures and verdicts of networks by name
+- `.verdict`, `.sentences`: what may be said about two models, as JSON and in words
+- `.networks`: signatures and verdicts of models by name
 - `.baselines`: other fingerprints and published tests, to compare with
 """
 

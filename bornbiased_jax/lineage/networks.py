@@ -1,4 +1,4 @@
-"""Networks by name (`storage.open`): their hidden states, signatures and verdicts."""
+"""Models by name (`storage.open`): their hidden states, signatures and verdicts."""
 
 from collections.abc import Callable, Iterable
 import contextlib
@@ -39,7 +39,7 @@ Given = Network | Signature
 
 
 def look_up(name: Given) -> Model | Signature:
-  """The network that a name means, or the signature that it was saved as; both have a `config`.
+  """The model that a name means, or the signature that it was saved as; both have a `config`.
 
   Raises InputError if there is none, or its configuration cannot be read.
   """
@@ -50,7 +50,7 @@ def look_up(name: Given) -> Model | Signature:
     found = signatures.load(model.place)
     if found.states.probe['kind'] != 'pairs':
       raise InputError(f'{name} has hidden states for other sequences than a verdict reads; give '
-                       'the network itself')
+                       'the model itself')
     return found
   model = by_weights.weights_of(model) if by_weights.is_unknown(model) else model
   _ = model.config  # One that cannot be read is refused here.
@@ -59,7 +59,7 @@ def look_up(name: Given) -> Model | Signature:
 
 def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None, *,
               stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> Signature:
-  """All that a verdict reads of the network `name`. All devices share parameters and batches.
+  """All that a verdict reads of the model `name`. All devices share parameters and batches.
 
   Of several hosts only the first reads and writes files of signatures.
 
@@ -73,7 +73,7 @@ def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None,
     on_batch: called after each batch with its number of sequences.
 
   Raises:
-    InputError: there is no such network or signature, it is damaged, or the network cannot read
+    InputError: there is no such model or signature, it is damaged, or the model cannot read
       the probe.
 
   Example:
@@ -90,7 +90,7 @@ def signature(name: Given, probe: Probe, cache: str | os.PathLike | None = None,
 
 def states(name: Network, probe: Probe, cache: str | os.PathLike | None = None, *,
            stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> HiddenStates:
-  """The last-token hidden states of the network `name` for any probe.
+  """The last-token hidden states of the model `name` for any probe.
 
   It takes the arguments of `signature`, and raises its errors.
 
@@ -106,12 +106,12 @@ def states(name: Network, probe: Probe, cache: str | os.PathLike | None = None, 
 def compare_networks(base: Given, suspect: Given, probe: Probe,
                      cache: str | os.PathLike | None = None, *, stream: str = 'auto',
                      on_batch: OnBatch = lambda sequences: None) -> dict:
-  """The verdict on two networks (`verdict.compare`).
+  """The verdict on two models (`verdict.compare`).
 
   Args:
-    base: a network, as `signature` takes it.
+    base: a model, as `signature` takes it.
     suspect: the other.
-    probe: random tokens. If one of the networks is a saved signature, both read its probe. If
+    probe: random tokens. If one of the models is a saved signature, both read its probe. If
       nothing says how many ids there are, and the vocabularies differ, both read ids of the
       smaller one.
     cache, stream, on_batch: as `signature` takes them.
@@ -133,7 +133,7 @@ def compare_networks(base: Given, suspect: Given, probe: Probe,
 
 
 def common_probe(probe: Probe, networks: list[Model | Signature]) -> Probe:
-  """The probe that the signatures have and the networks can read; both as from `look_up`."""
+  """The probe that the signatures have and the models can read; both as from `look_up`."""
   for each in networks:
     if isinstance(each, Signature):
       return hidden_states.probe_of(each.states.probe)
@@ -141,14 +141,14 @@ def common_probe(probe: Probe, networks: list[Model | Signature]) -> Probe:
 
 
 def probe_of_all(probe: Probe, configs: Iterable[ModelConfig]) -> Probe:
-  """The probe that networks of these architectures can read, whatever their vocabularies."""
+  """The probe that models of these architectures can read, whatever their vocabularies."""
   sizes = {config.vocab_size for config in configs}
   num_ids = probe.num_ids or (min(sizes) if len(sizes) > 1 else None)
   return pairs_probe(dataclasses.replace(probe, num_ids=num_ids))
 
 
 def streamed(model: Model, stream: str) -> Layers | None:
-  """The layers of a network that is to be read one by one (`signature`), else None."""
+  """The layers of a model that is to be read one by one (`signature`), else None."""
   if stream not in STREAM:
     raise InputError(f'stream={stream!r} is not one of {", ".join(STREAM)}')
   if model.files is None or stream == 'never' or isinstance(model, Weights):

@@ -18,15 +18,15 @@ NOTHING_FOUND = 'No relation is found: no test finds more likeness than chance g
 NONE_DECIDES = 'No test that decides has a result.'
 MEANING = (
     'Related means that one descends from the other, that both share an ancestor, or that both '
-    'began with the same numbers, like networks that the same code draws from one seed. '
+    'began with the same numbers, like models that the same code draws from one seed. '
     'The test does not say which of them came first.')
 ONLY_VALUES = (
     'Their value channels agree, but it is not shown that their MLP units do. A descendant keeps '
-    'its units in order unless they were permuted on purpose or cut. A network that was trained to '
+    'its units in order unless they were permuted on purpose or cut. A model that was trained to '
     "have the other's values, channel by channel, agrees in this way too. Descent is not shown.")
 UNITS_DECIDE = (
-    "Only their MLP units are shown to agree. A network that was trained to have the other's MLP "
-    'activations, unit by unit, agrees in this way too, and so may networks where one public '
+    "Only their MLP units are shown to agree. A model that was trained to have the other's MLP "
+    'activations, unit by unit, agrees in this way too, and so may models where one public '
     'pattern was added to a few layers. The tests do not tell these from descent.')
 ONLY_UNITS = (
     'Their MLP units agree in part, and their value channels do not. Two layers are too few to '
@@ -35,7 +35,7 @@ ONE_LAYER = (
     'They agree in one layer, and too little in the others. A public pattern that was added to one '
     'layer of both has this effect, and so has one layer that was copied. Descent is not shown.')
 TOKENIZERS = (
-    'Tokenizers were not compared. If an id stands for another token in each network, the tests of '
+    'Tokenizers were not compared. If an id stands for another token in each model, the tests of '
     'hidden states may miss a descendant. The order of units and of values does not depend on ids.')
 _PARTS = {'units': 'MLP units', 'values': 'value channels', 'states': 'hidden states'}
 
@@ -47,7 +47,7 @@ def found(results: Results, names: list[str]) -> str:
 
 def _shown(name, result):
   if result.level is not None:
-    return f'{name} ({result.statistic:.2f}, and networks of one text up to {result.level:g})'
+    return f'{name} ({result.statistic:.2f}; models of one text stay below {result.level:g})'
   p_value = p_text(result.log10_p) if TESTS[name].decides else p_value_text(result.log10_p)
   return f'{name} (z = {result.z:.1f}, p-value {p_value})'
 
@@ -59,10 +59,10 @@ def p_text(log10_p: float) -> str:
 
 
 def related(results: Results, names: list[str], alpha: float) -> list[str]:
-  """Why two networks are related, and what that means."""
+  """Why two models are related, and what that means."""
   said = [found(results, names), (
-      f'At most one in {1 / alpha:,.0f} pairs of unrelated networks is called related, if only '
-      'chance decides which of two neighbouring features comes first, like in networks that are '
+      f'At most one in {1 / alpha:,.0f} pairs of unrelated models is called related, if only '
+      'chance decides which of two neighbouring features comes first, like in models that are '
       'drawn at random and trained. This is not the probability that these two are unrelated.')]
   likeness = max(results[name].statistic or 0.0 for name in names)
   size = thresholds.ingredient_size(likeness)
@@ -86,15 +86,15 @@ def too_weak(alpha: float, log10_p: float | None) -> str:
 
 
 def other_causes(names: list[str]) -> Iterator[str]:
-  """What else than descent makes networks alike in tests that do not decide."""
+  """What else than descent makes models alike in tests that do not decide."""
   yield ('But it is not shown that their units and value channels are in the same order, which a '
          'descendant keeps unless it was changed on purpose.')
   if names == ['SeedPrint']:
-    yield ('Hidden states also agree, channel by channel, in networks that share an embedding or a '
+    yield ('Hidden states also agree, channel by channel, in models that share an embedding or a '
            'teacher.')
   else:
     yield ('They may be copies whose units, value channels and residual channels were all changed. '
-           'Networks that learned from one teacher or with one embedding look the same.')
+           'Models that learned from one teacher or with one embedding look the same.')
 
 
 def excluded(name: str, result: TestResult) -> str:
@@ -118,7 +118,7 @@ def equal_matrices(layers: dict[str, list[int]]) -> str:
   """Which matrices are equal, by name."""
   shown = ', '.join(f'{name} of layer{"s" * (len(found) > 1)} {", ".join(map(str, found))}'
                     for name, found in layers.items())
-  return (f'These matrices hold the same numbers in both networks: {shown}. Independent training '
+  return (f'These matrices hold the same numbers in both models: {shown}. Independent training '
           'does not give that, so the two are not called unrelated.')
 
 
@@ -126,19 +126,19 @@ def too_little_power(of: str, reach: float) -> str:
   """That a test would not have found what it has to find."""
   limit = f' below {reach:.2f}' if math.isfinite(reach) else ''
   return (f'A mean likeness of {_PARTS[of]}{limit} may have been missed, where a copy '
-          f'has 1. To call two networks unrelated, a test must find one of '
+          f'has 1. To call two models unrelated, a test must find a likeness of '
           f'{thresholds.DETECTABLE:g} with a probability of {thresholds.POWER * 100:.0f} %.')
 
 
 def too_few_sequences(count: int) -> str:
   """That hidden states of too few sequences were compared."""
-  return (f'{count} sequences are too few to call two networks unrelated: use at least '
+  return (f'{count} sequences are too few to call two models unrelated: use at least '
           f'{thresholds.LEAST_SEQUENCES}.')
 
 
 def too_few_ids(count: int) -> str:
   """That sequences were drawn from too few token ids."""
-  return (f'{count} token ids are too few to call two networks unrelated: draw sequences from at '
+  return (f'{count} token ids are too few to call two models unrelated: draw sequences from at '
           f'least {thresholds.LEAST_IDS} ids.')
 
 
@@ -155,7 +155,7 @@ def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[st
          f'with a probability of at least {thresholds.POWER * 100:.0f} %, where a copy has 1. A '
          'smaller likeness may have been missed.')
   if base.config.mlp_width != suspect.config.mlp_width:
-    yield ('Their MLPs have other widths. A descendant whose units were cut, and whose value '
+    yield ('Their MLPs differ in width. A descendant whose units were cut, and whose value '
            'channels were changed as well, would have been missed.')
   yield ('A copy whose units, value channels and residual channels were all changed on purpose '
          'looks unrelated too, if its weights were also changed much or its token ids renumbered. '
@@ -171,7 +171,7 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
           if result.applies and not result.counts]
   if any(each['tensor'] in tensors.OF_TOKENS for each in shared) or input_is_shared(
       base.states, suspect.states):
-    said.append('They have the embedding or LM head in common, like networks that were built on '
+    said.append('They have the embedding or LM head in common, like models that were built on '
                 'one public embedding. This by itself does not show descent.')
   if any(each['tensor'] == 'position_embedding' for each in shared):
     said.append('They have their table of positions in common, which tells channels apart in the '
@@ -191,7 +191,7 @@ def caveats(base: Signature, suspect: Signature, shared: list[dict],
 
 
 def other_settings(base: ModelConfig, suspect: ModelConfig) -> list[str]:
-  """What networks of the same numbers may still differ in."""
+  """What models of the same numbers may still differ in."""
   names = [field.name for field in dataclasses.fields(base)
            if getattr(base, field.name) != getattr(suspect, field.name)]
   return [f'Their configurations differ in {", ".join(names)}. They may therefore compute '

@@ -1,6 +1,6 @@
-"""The verdict on two networks, from all tests, as sentences that can be quoted and as JSON.
+"""The verdict on two models, from all tests, as sentences that can be quoted and as JSON.
 
-Three things may be true. Two networks have a common origin: one descends from the other, or both
+Three things may be true. Two models have a common origin: one descends from the other, or both
 from a third. They share an ingredient, such as a public adapter that both merged, an embedding, or
 a teacher. Or they are unrelated. Where the evidence does not suffice, the verdict is
 'inconclusive', and the reasons say what is missing.
@@ -26,10 +26,10 @@ VERDICTS = ('related', 'unrelated', 'inconclusive')
 
 
 def compare(base: Signature, suspect: Signature, *, alpha: float = thresholds.ALPHA) -> dict:
-  """Does one of two networks descend from the other, or do both descend from a third?
+  """Does one of two models descend from the other, or do both descend from a third?
 
   Args:
-    base: the signature of one network.
+    base: the signature of one model.
     suspect: the signature of the other.
     alpha: largest p-value for the verdict 'related', at most `thresholds.ALPHA`.
 
@@ -38,7 +38,7 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = thresholds.AL
     sentences; p_value, an upper bound: the smallest p-value of the deciding tests times their
     number; tests, a row for each (`describe`); agree, the names of those that find
     something, which need not suffice; caveats, a list of sentences;
-    shared_tensors (`tensors.shared`); identical, whether both are one network; sequences; widths;
+    shared_tensors (`tensors.shared`); identical, whether both are one model; sequences; widths;
     alpha; probe; base and suspect.
 
   Raises:
@@ -173,7 +173,7 @@ def what_is_missing(results: Results, base: Signature) -> list[str]:
 
 
 def are_one(base: Signature, suspect: Signature) -> bool:
-  """Whether two signatures are of one network; a stranger's file may claim any digest."""
+  """Whether two signatures are of one model; a stranger's file may claim any digest."""
   a, b = base.tensors, suspect.tensors
   return a.keys() == b.keys() and all(
       tensor.digest == b[name].digest and np.array_equal(tensor.sample, b[name].sample)

@@ -11,7 +11,7 @@
 - `.initialization`: keys that no setting of the process changes, and from a seed to parameters
 - `.loss`: losses that never hold the logits of a whole batch
 - `.batches`: how many sequences a device takes at once
-- `.sampling`: ids drawn one after another from a network's own predictions
+- `.sampling`: ids drawn one after another from a model's own predictions
 - `.sharding`: rules from the names of parameters to the axes of a mesh of devices
 - `.flops`: floating-point operations of a forward pass, and the rate a device reaches
 """

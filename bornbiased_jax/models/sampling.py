@@ -1,4 +1,4 @@
-"""What a network says: ids drawn one after another from its own predictions."""
+"""What a model says: ids drawn one after another from its own predictions."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ def sample(config: ModelConfig, params: dict, tokens: np.ndarray | jax.Array, nu
            key: jax.Array, temperature: float = 1.0, num_ids: int | None = None) -> jax.Array:
   """Continues sequences of token ids.
 
-  A network reads at most config.length ids. A longer text passes through a window of
+  A model reads at most config.length ids. A longer text passes through a window of
   that many, whose first id has position 0.
 
   Args:
@@ -27,7 +27,7 @@ def sample(config: ModelConfig, params: dict, tokens: np.ndarray | jax.Array, nu
     tokens: ids [B, T] to begin with, T at least 1.
     num_tokens: how many ids to add to each sequence.
     key: from `jax.random.key`. At temperature 0 it does not matter.
-    temperature: divides the logits. 1 draws from the network's own probabilities, 0 takes
+    temperature: divides the logits. 1 draws from the model's own probabilities, 0 takes
       the likeliest id, the first one if there are several.
     num_ids: ids from this one on are never drawn, for a vocabulary that is larger than
       its tokenizer's. By default all ids may be.

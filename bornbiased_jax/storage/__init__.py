@@ -1,10 +1,10 @@
-"""The doors through which networks enter and leave.
+"""The doors through which models enter and leave.
 
-- `.model`: `open`, which says what the name of a network means, and the `Model` that it returns
+- `.model`: `open`, which says what the name of a model means, and the `Model` that it returns
 - `.architectures`: `canonical`, the name of an architecture that a file describes
 - `.checkpoint`: orbax checkpoints of a training run, restored on any mesh
-- `.digests`: digests, which name a network and reveal damage
-- `.layers`: a network that is read layer by layer, from files or from memory
+- `.digests`: digests, which name a model and reveal damage
+- `.layers`: a model that is read layer by layer, from files or from memory
 - `.huggingface`: models of `transformers`, in folders and in memory
 - `.huggingface.families`: how each of its families names our fields and modules
 - `.hub`: models of the Hugging Face Hub, fetched into such folders

@@ -133,13 +133,13 @@ def holds_network(folder: Path) -> bool:
 
 def load_params(directory: str | os.PathLike, step: int | None = None,
                 mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
-  """Loads the network of a checkpoint onto one device or a mesh, whatever it was trained on.
+  """Loads the model of a checkpoint onto one device or a mesh, whatever it was trained on.
 
   Args:
     directory: folder of one run, with a folder for each step.
     step: the step to load, by default the latest whose checkpoint is whole.
     mesh: from `sharding.make_mesh`; each device reads its own shards. By default
-      one device holds the network.
+      one device holds the model.
 
   Returns:
     The configuration, and the parameters in the tree of

@@ -1,6 +1,6 @@
-"""Digests, which name a network and reveal damage to a checkpoint.
+"""Digests, which name a model and reveal damage to a checkpoint.
 
-A `digest` is cryptographic: networks of one digest have the same parameters, whoever made them.
+A `digest` is cryptographic: models of one digest have the same parameters, whoever made them.
 """
 
 import hashlib

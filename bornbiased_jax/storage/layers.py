@@ -1,4 +1,4 @@
-"""A network that is read layer by layer, from its files or from memory."""
+"""A model that is read layer by layer, from its files or from memory."""
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
@@ -17,7 +17,7 @@ ROWS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-  """The parameters of a network, read when they are asked for, as float32.
+  """The parameters of a model, read when they are asked for, as float32.
 
   Attributes:
     config: the architecture.
@@ -72,7 +72,7 @@ class Layers:
 
 
 def in_memory(config: ModelConfig, params: dict) -> Layers:
-  """The layers of a network of these parameters, which may lie on devices."""
+  """The layers of a model of these parameters, which may lie on devices."""
   leaves = flatten_dict(params, sep='/')
   of_layer = lambda i: jax.tree.map(lambda leaf: on_host(leaf[i]), params['blocks'])
   return Layers(config, {name: leaf.shape for name, leaf in leaves.items()}, of_layer,

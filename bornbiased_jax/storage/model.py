@@ -1,4 +1,4 @@
-"""What the names of networks mean; nothing else says it.
+"""What the names of models mean; nothing else says it.
 
 - RUN: a training run; its latest checkpoint is taken
 - RUN@STEP: one checkpoint of a run
@@ -8,7 +8,7 @@
 - BASE+ADAPTER: a directory or a model of the Hub with an adapter of PEFT, which is a directory or
   on the Hub too; only ADAPTER, if it names its base
 - FILE.safetensors: a saved signature, which `lineage.signature` reads
-- PRESET:SEED: a random network, such as tiny_gpt2:42; in the preset's place may stand all that
+- PRESET:SEED, config.json:SEED: a random model, such as tiny_gpt2:42, of any architecture that
   `canonical` knows
 
 In Python a pair (config, params), which memory holds, stands for itself.
@@ -39,20 +39,21 @@ from bornbiased_jax.storage.layers import Layers
 _SIGNATURES = '.safetensors', '.npz'
 # What names a network.
 FORMS = ('RUN, RUN@STEP, a Hugging Face model folder, a GGUF file, ORG/MODEL[@REVISION] of the '
-         'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or PRESET:SEED')
+         'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or a random model: '
+         'PRESET:SEED or config.json:SEED')
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """A network that a name means. What is read of it is read when it is asked for.
+  """A model that a name means. What is read of it is read when it is asked for.
 
   Attributes:
     name: the name.
     kind: 'preset', 'run', 'transformers' (also a GGUF file), 'hub', 'memory' or 'signature'.
     place: the architecture's name, the directory or file, the name on the Hub with its commit, or
-      the architecture's name and the digest of a network in memory.
+      the architecture's name and the digest of a model in memory.
     number: the seed of a preset, or the step of a run, if it is given.
-    adapter: the folder of an adapter of the network in `place`.
+    adapter: the folder of an adapter of the model in `place`.
     files: the directory or the GGUF file of a model of `transformers`; of one of the Hub the
       folder that has config.json, and the rest once it was fetched.
     held: the configuration and parameters that memory holds.
@@ -82,19 +83,19 @@ class Model:
     return (self._whole if self._opened.stored_config.tied_head else self._opened).config
 
   def load(self, mesh: Mesh | None = None) -> tuple[ModelConfig, dict]:
-    """Loads the network onto one device or a mesh.
+    """Loads the model onto one device or a mesh.
 
     Args:
-      mesh: from `sharding.make_mesh`; by default one device holds the network.
+      mesh: from `sharding.make_mesh`; by default one device holds the model.
 
     Returns:
-      The configuration and the parameters. How the network was drawn (linear_std, embedding_std,
+      The configuration and the parameters. How the model was drawn (linear_std, embedding_std,
       init_scheme) is what `transformers` makes of config.json; what really drew it may have done
       otherwise, as GPT-NeoX did with Pythia. For theory of another initialization give it, with
       dataclasses.replace(config, linear_std=0.02).
 
     Raises:
-      InputError: the network is damaged, or the Hub does not give it.
+      InputError: the model is damaged, or the Hub does not give it.
     """
     if self.held:
       config, params = self.held
@@ -110,7 +111,7 @@ class Model:
     return self.config, drawn
 
   def layers(self) -> Layers:
-    """The network read layer by layer, if it has `files`; raises InputError as `load` does."""
+    """The model read layer by layer, if it has `files`; raises InputError as `load` does."""
     return self._whole.layers()
 
   @functools.cached_property
@@ -121,7 +122,7 @@ class Model:
 
   @property
   def about(self) -> dict:
-    """JSON that says which network it is."""
+    """JSON that says which model it is."""
     if self.kind == 'preset':
       return {'name': f'{self.place}:{self.number}'}
     return {'name': self.name} | ({'revision': self.revision} if self.revision else {})
@@ -150,7 +151,7 @@ class Model:
   @functools.cached_property
   def _opened(self):
     if self.files is None:
-      raise InputError(f'{self.name} is a saved signature; give the network itself')
+      raise InputError(f'{self.name} is a saved signature; give the model itself')
     return huggingface.open_files(self.files, self.adapter, self.entries)
 
   @functools.cached_property
@@ -163,13 +164,13 @@ class Model:
 
 
 def open(name: str | os.PathLike | Model | tuple[ModelConfig, dict]) -> Model:
-  """The network that a name means.
+  """The model that a name means.
 
   Args:
     name: one of the forms above; a Model stands for itself, and so does (config, params).
 
   Raises:
-    InputError: there is no network of that name, or the Hub does not give it.
+    InputError: there is no model of that name, or the Hub does not give it.
 
   Example:
     >>> from bornbiased_jax import storage
@@ -184,9 +185,9 @@ def open(name: str | os.PathLike | Model | tuple[ModelConfig, dict]) -> Model:
     return name
   if isinstance(name, tuple) and name and isinstance(name[0], ModelConfig):
     held, own = digest(name[1]), configs.name_of(name[0])
-    return Model(f'network {held[:12]}', 'memory', f'{own} {held}', held=name)
+    return Model(f'model {held[:12]}', 'memory', f'{own} {held}', held=name)
   if not isinstance(name, str | os.PathLike):
-    raise unlike(name, f'a network by its name ({FORMS}) or as (config, params)')
+    raise unlike(name, f'a model by its name ({FORMS}) or as (config, params)')
   name = os.fspath(name)
   preset, _, seed = name.rpartition(':')
   if architectures.is_name(preset) and not path_of(name).exists():
@@ -222,7 +223,7 @@ def _in_place(name):
     return Model(name, 'transformers', str(path), files=path)
   if directory.is_file():
     refuse_file(directory)
-    hint = f'; with a seed, {name}:42 is a random network of it' if name.endswith('.json') else ''
+    hint = f'; {name}:42 is a random model of it, with seed 42' if name.endswith('.json') else ''
     raise InputError(f'{name} is a file{hint}; give {FORMS}')
   if hub.is_name(name):
     try:
@@ -231,7 +232,7 @@ def _in_place(name):
       raise InputError(f'{error}{_hint(name)}') from None
     return Model(name, 'hub', exact, files=folder)
   if not directory.is_dir():
-    raise InputError(f'{name}: no such network{_hint(name)}; give {FORMS}; presets are '
+    raise InputError(f'{name}: no such model{_hint(name)}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
   if step is None and (reason := why_none(directory)):
     raise InputError(f'{name} {reason}')
@@ -244,7 +245,7 @@ def _in_place(name):
 
 
 def why_none(folder: Path) -> str | None:
-  """Why a folder without config.json is no network and holds none; None if it may be, or may."""
+  """Why a folder without config.json is no model and holds none; None if it may be, or may."""
   inside = sorted(path.name for path in folder.iterdir())
   if not inside:
     return 'is empty'
@@ -262,7 +263,7 @@ def _has_model(directory):
 def _hint(name):
   """What somebody may have meant by a name that is none."""
   if name in configs.PRESETS:
-    return f' (did you mean {name}:42? A random network has a seed)'
+    return f' (did you mean {name}:42? A random model has a seed)'
   preset, _, seed = name.rpartition(':')
   if meant := difflib.get_close_matches(preset, configs.PRESETS, n=1):
     return f' (did you mean {meant[0]}:{seed}?)'

@@ -1,8 +1,8 @@
 """Adapters as optimizers, which move few of the parameters whose gradient they get.
 
 Prefix-Tuning+ moves only the matrices M of `block.Prefix`. LoRA moves only a product of
-low rank in each matrix of a block. Its parameters are the merged network's, so that its
-checkpoints are networks like any other:
+low rank in each matrix of a block. Its parameters are the merged model's, so that its
+checkpoints are models like any other:
 
     W = W0 + s A B,   s = alpha / rank
 

@@ -80,10 +80,10 @@ class Run:
                        'adapter')
     optimizer(self.config, self.recipe)  # Refuses what it has no learning rates for.
     if self.recipe.adapter == 'lora' and self.config.num_experts > 1:
-      raise InputError("adapter='lora' knows no experts, and this network has "
+      raise InputError("adapter='lora' knows no experts, and this model has "
                        f'{self.config.num_experts}', 'adapter')
     if self.recipe.balance and self.config.num_experts == 1:
-      raise InputError(f'balance={self.recipe.balance}: the network has no experts', 'balance')
+      raise InputError(f'balance={self.recipe.balance}: the model has no experts', 'balance')
     if self.config.num_experts > 1 == self.config.experts_per_token and (
         self.config.renormalized_experts):
       raise InputError('experts_per_token=1 with renormalized_experts=True: the weight of the only '

@@ -1,4 +1,4 @@
-"""Can the verdict be fooled? Judges pairs of networks that an adversary made.
+"""Can the verdict be fooled? Judges pairs that an adversary made.
 
     python -m experiments.adversary
 

@@ -5,19 +5,19 @@
     python -m experiments.audit EleutherAI/pythia-70m@step{0,1000,2000,3000}
 
 A history is a run of experiments.pretrain, a folder with a folder for each step (transformers
-directories or runs), or networks in the forms that experiments.seedprint takes, with a step in each
+directories or runs), or models in the forms that experiments.seedprint takes, with a step in each
 name. It finds
   - repeats: checkpoints, layers or shards of equal digest, where training must have changed them;
   - checkpoints of another origin than most, by the tests that decide in experiments.seedprint;
   - steps in the wrong order, and checkpoints off the path: of three steps the first and the last
     are the farthest apart, in every sound history that we have measured;
-  - matrices from another step or another network, which leave the path where others do not;
+  - matrices from another step or another model, which leave the path where others do not;
   - what cannot be read, numbers that are not finite, and other architectures.
 Tensors that do not change from the first checkpoint on, or until the last, are notes and no
 faults; so are those of 16 bits that small updates do not reach, and a step 1 that equals step 0. A
 tensor that stands still only in the middle is called a repeat. Checkpoints in fewer than 16 bits,
 and Lookahead's, can be called faulty though they are sound. Not seen are the last two steps in the
-wrong order, a layer of another network in the first or the last step, and a history that was
+wrong order, a layer of another model in the first or the last step, and a history that was
 trained twice. experiments.audit.injections measures how often each fault is found.
 
 Each checkpoint is read once, one layer at a time where it is a Hugging Face model folder. Writes
@@ -50,7 +50,7 @@ from .history import Checkpoint, find, survey
 
 
 class Settings(ExperimentSettings):
-  history: list[str] = arguments('RUN_OR_FOLDER | NETWORK@STEP ...')
+  history: list[str] = arguments('RUN_OR_FOLDER | MODEL@STEP ...')
 
 
 def main(settings, output_dir):

@@ -1,4 +1,4 @@
-"""A history of checkpoints: its networks, and what tests read of each."""
+"""A history of checkpoints: its models, and what tests read of each."""
 
 from typing import NamedTuple
 
@@ -29,9 +29,9 @@ class Checkpoint(NamedTuple):
 
 
 def find(given: list[str]) -> dict[int, str]:
-  """The networks of a history by their steps, ascending.
+  """The models of a history by their steps, ascending.
 
-  `given` are a run, a folder with a folder for each step, or the networks themselves.
+  `given` are a run, a folder with a folder for each step, or the models themselves.
   """
   names = [name for each in given for name in expand(each)]
   found: dict[int, str] = {}

@@ -43,7 +43,7 @@ def finding(kind: str, steps: list[int], what: str, where: Iterable[str] = (),
 
 
 def places(names: Iterable[str]) -> str:
-  """The parts of a network that tensors are of: 'layer 3, embedding'."""
+  """The parts of a model that tensors are of: 'layer 3, embedding'."""
   return ', '.join(dict.fromkeys(name.partition('/')[0] for name in names))
 
 

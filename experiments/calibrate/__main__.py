@@ -1,4 +1,4 @@
-"""How often does each test call unrelated networks related?
+"""How often does each test call unrelated pairs related?
 
     python -m experiments.calibrate      # 100 seeds, 4,950 pairs per cell, an hour on two CPU cores
     python -m experiments.calibrate --probes=verdict --seeds=0-11 --init_schemes=gpt2 \\

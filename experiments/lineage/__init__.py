@@ -1,1 +1,1 @@
-"""Networks of a folder, compared pair by pair, on one page."""
+"""Models of a folder, compared pair by pair, on one page."""

@@ -1,10 +1,10 @@
-"""Which networks of a folder are related? Compares all, or one with the others.
+"""Which models of a folder are related? Compares all, or one with the others.
 
     python -m experiments.lineage zoo/
     python -m experiments.lineage --suspect=new_model/ zoo/ ORG/MODEL results/pretrain_laptop/seed_1
 
-Networks are given in the forms that experiments.seedprint takes. A run stands for each of its
-checkpoints; a folder stands for all networks in it, the latest checkpoints of its runs, and its
+Models are given in the forms that experiments.seedprint takes. A run stands for each of its
+checkpoints; a folder stands for all models in it, the latest checkpoints of its runs, and its
 saved signatures. What cannot be read is left out, and named with the reason on the console, in
 results.json and on the page.
 
@@ -14,9 +14,9 @@ Yekutieli): a pair that is related by itself, but not after this correction, is 
 verdict gets stronger.
 
 Writes into OUTPUT_DIR (results/lineage_SCALE) results.json (a row per pair), report.html, one
-self-contained page to send to others, matrix.csv (z) and figure.png. The signature of each network,
+self-contained page to send to others, matrix.csv (z) and figure.png. The signature of each model,
 all that tests read of it, is kept in OUTPUT_DIR/signatures: after a stop the same command reads no
-network again, but judges all pairs anew. A report on other networks there moves to its own folder.
+model again, but judges all pairs anew. A report on other models there moves to its own folder.
 
 Exit codes: 0 some pair is related, 5 all are unrelated, 3 none is related and some are
 inconclusive, 4 something was left out (with --strict), 2 wrong input, 1 a crash.
@@ -54,8 +54,8 @@ REPORT = 'results.json', 'report.html', 'matrix.csv'
 
 
 class Settings(SharedInputs):
-  networks: list[str] = arguments('FOLDER_OR_NETWORK ...')
-  suspect: str | None = setting(None, optional(str), 'compare only this network with each of '
+  networks: list[str] = arguments('FOLDER_OR_MODEL ...')
+  suspect: str | None = setting(None, optional(str), 'compare only this model with each of '
                                 'the others')
   strict: bool = setting(False, switch, 'exit with 4 if anything was left out')
   json: bool = setting(False, switch, 'print results.json, and nothing else')
@@ -74,7 +74,7 @@ def main(settings, output_dir):
              if not isinstance(each, Signature)],
             [tuple(known[name].config for name in pair) for pair in todo])
   make_directory(output_dir)
-  taken = finder.of_each(_bar(reads, unit='network', desc='signatures'),
+  taken = finder.of_each(_bar(reads, unit='model', desc='signatures'),
                          lambda name: take(known[name], name, reads[name], output_dir,
                                            settings.stream))
   rows = judge_all([pair for pair in todo if taken.keys() >= set(pair)], known, probe, taken)
@@ -92,10 +92,10 @@ def _bar(*items, **about):
 
 
 def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, Known]:
-  """The networks of the command line that can be looked up, and what was left out.
+  """The models of the command line that can be looked up, and what was left out.
 
   Raises:
-    InputError: a network that was named itself is not there, or there are less than two.
+    InputError: a model that was named itself is not there, or there are less than two.
   """
   given = [name.rstrip('/') or name for name in settings.networks]
   finder = Finder(given, output_dir)
@@ -112,7 +112,7 @@ def find(settings, output_dir: Path, probe: Probe) -> tuple[Finder, Known]:
 
 
 def same_network(suspect: str | None, known: Iterable[str]) -> str | None:
-  """The name that a network has among those that are known."""
+  """The name that a model has among those that are known."""
   if suspect is None:
     return None
   place = path_of(suspect)
@@ -121,14 +121,14 @@ def same_network(suspect: str | None, known: Iterable[str]) -> str | None:
 
 
 def pairs_of(known: Known, suspect: str | None) -> list[tuple[str, str]]:
-  """(base, suspect) of all pairs, or of one network with each other."""
+  """(base, suspect) of all pairs, or of one model with each other."""
   if suspect is None:
     return list(itertools.combinations(known, 2))
   return [(name, suspect) for name in known if name != suspect]
 
 
 def probes_of(todo, known, probe) -> dict[str, list[Probe]]:
-  """What each network reads, for all of its pairs."""
+  """What each model reads, for all of its pairs."""
   reads: dict[str, dict[Probe, None]] = {name: {} for name in known}
   for pair in todo:
     for name, each in zip(pair, pairs.probes(pair, known, probe), strict=True):
@@ -138,7 +138,7 @@ def probes_of(todo, known, probe) -> dict[str, list[Probe]]:
 
 def take(network: Model | Signature, name: str, probes: list[Probe], output_dir: Path,
          stream: str) -> dict[Probe, Signature]:
-  """The signatures of a network, for each text that it has read."""
+  """The signatures of a model, for each text that it has read."""
   networks.tell_streamed(network, stream)
   with _bar(total=sum(probe.num_sequences for probe in probes), desc=name[-40:],
             unit='seq') as bar:
@@ -158,7 +158,7 @@ def judge_all(todo, known, probe, taken) -> list[dict]:
 
 
 def about(taken: dict[str, dict[Probe, Signature]]) -> list[dict]:
-  """What each network is."""
+  """What each model is."""
   signatures = {name: next(iter(own.values())) for name, own in taken.items()}
   return [each.about | verdicts.describe_network(each) | {'digest': each.digest, 'name': name}
           for name, each in signatures.items()]
@@ -189,7 +189,7 @@ def keep_earlier(report: dict, output_dir: Path) -> None:
   for file in [*output_dir.glob('figure.*'), *map(output_dir.joinpath, REPORT)]:
     if file.exists() and hosts.is_first():
       file.rename(folder / file.name)
-  print(f'the report that was here, of other networks or settings, is kept in {folder}',
+  print(f'the report that was here, of other models or settings, is kept in {folder}',
         file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""What a folder holds: networks, and what looks like one and cannot be read."""
+"""What a folder holds: models, and what looks like one and cannot be read."""
 
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
@@ -25,10 +25,10 @@ _DEEPEST, _MOST_FOLDERS = 30, 10_000
 
 
 class Finder:
-  """Finds networks, and notes what it leaves out.
+  """Finds models, and notes what it leaves out.
 
   Attributes:
-    given: the networks that were named themselves.
+    given: the models that were named themselves.
     left_out: JSON, `name` and `reason` of each entry of a folder that cannot be read.
   """
 
@@ -39,7 +39,7 @@ class Finder:
     self._num_read = 0
 
   def leave_out(self, name: str, reason: str) -> None:
-    """Notes and prints why an entry of a folder is none of the networks."""
+    """Notes and prints why an entry of a folder is none of the models."""
     self.left_out.append({'name': plain(name), 'reason': plain(reason)})
     tqdm.write(f'left out: {plain(reason)}', file=sys.stderr)
 
@@ -57,24 +57,24 @@ class Finder:
                            f'it: {type(error).__name__}: {show(error)}')
 
   def of_each(self, names: Iterable[str], call: Callable[[str], Any]) -> dict[str, Any]:
-    """What a function makes of each network; one in a folder that cannot be read is left out.
+    """What a function makes of each model; one in a folder that cannot be read is left out.
 
     Raises:
-      InputError: a network that was named itself cannot be read, or there are less than two.
+      InputError: a model that was named itself cannot be read, or there are less than two.
     """
     found = {}
     for name in names:
       with contextlib.nullcontext() if name in self.given else self._leaving_out(name):
         found[name] = call(name)
     if len(found) < 2:
-      alone = f'only {", ".join(found)} was' if found else 'no network was'
+      alone = f'only {", ".join(found)} was' if found else 'no model was'
       where = f'{alone} found in {", ".join(self.given)}; ' if self.given else ''
-      raise InputError(f'{where}name at least two different networks, or a folder of them; see '
+      raise InputError(f'{where}name at least two different models, or a folder of them; see '
                        '--help')
     return found
 
   def expand(self, given: str, above: tuple[Path, ...] = ()) -> list[str]:
-    """A network by its name, all checkpoints of a run, or all networks that a folder holds.
+    """A model by its name, all checkpoints of a run, or all models that a folder holds.
 
     A run in a folder stands for its latest checkpoint.
     """
@@ -102,7 +102,7 @@ class Finder:
               if child.name.lower().endswith(suffix) and child.is_file()]
     self._name_unread(children)
     if not found and above and len(self.left_out) == left_before:
-      self.leave_out(given, f'{given} holds no network')
+      self.leave_out(given, f'{given} holds no model')
     return found
 
   def _inside(self, child, above):

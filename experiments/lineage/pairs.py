@@ -1,4 +1,4 @@
-"""Pairs of networks: what both read, their verdict, its correction for many pairs, and groups."""
+"""Pairs of models: what both read, their verdict, its correction for many pairs, and groups."""
 
 from collections.abc import Callable, Iterable, Iterator
 import dataclasses
@@ -25,9 +25,9 @@ _OF_TEST = ('test', 'decides', 'statistic', 'z', 'p_value', 'level', 'reason')
 
 
 def probes(pair: tuple[str, str], known: dict[str, Model | Signature], probe: Probe) -> list[Probe]:
-  """What each network of a pair reads: what experiments.seedprint has this pair read.
+  """What each model of a pair reads: what experiments.seedprint has this pair read.
 
-  A network that cannot read what a saved signature has read reads what it can.
+  A model that cannot read what a saved signature has read reads what it can.
   """
   both = common_probe(probe, [known[name] for name in pair])
   found = []
@@ -110,7 +110,7 @@ def are_related(row: dict) -> bool:
 
 def groups(names: Iterable[str], rows: list[dict],
            joins: Callable[[dict], bool] = are_related) -> list[list[str]]:
-  """Networks that a row `joins` with another one of their group, the largest group first."""
+  """Models that a row `joins` with another one of their group, the largest group first."""
   group = {name: {name} for name in names}
   for row in rows:
     if joins(row) and group[row['base']] is not group[row['suspect']]:
@@ -122,14 +122,14 @@ def groups(names: Iterable[str], rows: list[dict],
 
 
 def others(name: str, rows: list[dict]) -> Iterator[tuple[str, dict]]:
-  """The other network of each row that a network is in, and the row."""
+  """The other model of each row that a model is in, and the row."""
   for row in rows:
     if name in (row['base'], row['suspect']):
       yield row['suspect' if row['base'] == name else 'base'], row
 
 
 def closest(name: str, rows: list[dict]) -> tuple[str, dict] | None:
-  """The related network that is most like this one, and their row; None if there is none."""
+  """The related model that is most like this one, and their row; None if there is none."""
   related = [(other, row) for other, row in others(name, rows) if are_related(row)]
   return max(related, default=None, key=lambda each: (
       each[1]['identical'], 1.0 if each[1]['likeness'] is None else each[1]['likeness'], each[0]))

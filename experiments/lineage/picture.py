@@ -1,4 +1,4 @@
-"""The picture of a comparison: verdict and likeness of each pair, in groups of related networks."""
+"""The picture of a comparison: verdict and likeness of each pair, in groups of related models."""
 
 from matplotlib.patches import Patch
 import numpy as np
@@ -68,7 +68,7 @@ def draw_verdicts(ax, lines):
 
 
 def in_order(names: list[str], rows: list[dict]) -> list[str]:
-  """The networks in an order that keeps related ones together, those most alike side by side."""
+  """The models in an order that keeps related ones together, those most alike side by side."""
   tree = scipy.cluster.hierarchy.average(distances(names, rows))
   return [names[i] for i in scipy.cluster.hierarchy.leaves_list(tree)]
 

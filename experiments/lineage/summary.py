@@ -123,7 +123,7 @@ def ordered(rows: list[dict]) -> list[dict]:
 def display(row: dict, label: dict[str, str]) -> dict[str, str]:
   """A line of the table."""
   p_value = row['corrected_p_value']
-  return {'verdict': row['verdict'], 'network': label[row['base']], 'and': label[row['suspect']],
+  return {'verdict': row['verdict'], 'model': label[row['base']], 'and': label[row['suspect']],
           'z': 'no test' if row['z'] is None else f'{row["z"]:z.1f}',
           'corrected p': 'no test' if p_value is None else p_text(math.log10(p_value))}
 
@@ -149,7 +149,7 @@ def facts(report: dict) -> dict:
 
 
 def closest_text(name, rows, label, suspect):
-  """What is said of a network's closest relative."""
+  """What is said of a model's closest relative."""
   if found := pairs.closest(name, rows):
     other, row = found
     # Only what is one number is rounded to 1.00.

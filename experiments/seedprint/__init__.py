@@ -1,1 +1,1 @@
-"""Does one network descend from another?"""
+"""Does one model descend from another?"""

@@ -1,19 +1,19 @@
-"""Do two networks have a common origin? Compares them and gives a verdict.
+"""Do two models have a common origin? Compares them and gives a verdict.
 
     python -m experiments.seedprint my_llama/ their_llama/
     python -m experiments.seedprint results/pretrain_laptop/seed_42@0 tiny_llama2:42
 
-A network is a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for another
+A model is a run of experiments.pretrain (RUN for its latest checkpoint, RUN@STEP for another
 one), a Hugging Face model folder, a GGUF file, ORG/MODEL[@REVISION] of the Hugging Face Hub if no
-folder here is called ORG, BASE+ADAPTER with an adapter of PEFT, PRESET:SEED for a random network,
-or a signature that this program has saved (.safetensors). The program first says how long it will
-take; two CPU cores read 1 B parameters in about 20 minutes. bornbiased_jax/lineage/README.md says
-how the verdict is made.
+folder here is called ORG, BASE+ADAPTER with an adapter of PEFT, PRESET:SEED or config.json:SEED for
+a random one, or a signature that this program has saved (.safetensors). The program first says how
+long it will take; two CPU cores read 1 B parameters in about 20 minutes.
+bornbiased_jax/lineage/README.md says how the verdict is made.
 
 Writes results.json, figure.png and report.html, one self-contained page, to OUTPUT_DIR/
 BASE_and_SUSPECT, with _ for each / and : in the names; settings of the probe that differ from the
-scale's are added to the name. The signature of each network, all that tests read of it, is kept in
-OUTPUT_DIR/signatures, and can be compared later without the network.
+scale's are added to the name. The signature of each model, all that tests read of it, is kept in
+OUTPUT_DIR/signatures, and can be compared later without the model.
 
 Exit codes: 0 related, 5 unrelated, 3 inconclusive, 2 wrong input, 1 a crash.
 """
@@ -48,9 +48,9 @@ _PROBE = ('num_sequences', 'length', 'probe_seed', 'num_ids')
 
 class Settings(SharedInputs):
   base: str | None = setting(None, optional(str), smoke='tiny_gpt2:1', help=(
-      f'a network, instead of the first word: {FORMS}'))
+      f'a model, instead of the first word: {FORMS}'))
   suspect: str | None = setting(None, optional(str), smoke='tiny_gpt2:2', help=(
-      'the other network, instead of the second word'))
+      'the other model, instead of the second word'))
   words: list[str] = arguments('BASE SUSPECT')
   json: bool = setting(False, switch, 'print results.json, and nothing else')
   stream: str = setting('auto')
@@ -89,14 +89,14 @@ def write(report, folder: Path) -> None:
 def name_pair(settings: Settings) -> Settings:
   """Takes base and suspect from the words of the command line, if they are there.
 
-  Words take the place of the scale's networks, as flags do.
+  Words take the place of the scale's models, as flags do.
   """
   words, names = settings.words, ('base', 'suspect')
   are_flags = any(getattr(settings, name) != values_of(Settings, name)[settings.scale]
                   for name in names)
   if len(words) not in (0, 2) or (words and are_flags):
-    raise InputError(f'{" ".join(words)}: give two networks, as words or as --base and --suspect; '
-                     f'a network is {FORMS}')
+    raise InputError(f'{" ".join(words)}: give two models, as words or as --base and --suspect; '
+                     f'a model is {FORMS}')
   if words:
     settings = dataclasses.replace(settings, **dict(zip(names, words, strict=True)))
   for name in names:
@@ -106,10 +106,10 @@ def name_pair(settings: Settings) -> Settings:
 
 
 def check(settings, probe) -> dict[str, Model | Signature]:
-  """Says what it will cost; raises InputError for networks that are not there or cannot read it.
+  """Says what it will cost; raises InputError for models that are not there or cannot read it.
 
   Returns:
-    The networks or saved signatures, base and suspect.
+    The models or saved signatures, base and suspect.
   """
   names = {flag: getattr(settings, flag) for flag in ('base', 'suspect')}
   pair = {flag: name_flag(flag, lineage.look_up, name) for flag, name in names.items()}

@@ -1,4 +1,4 @@
-"""The picture of a verdict on two networks: z of each test, and what chance gives."""
+"""The picture of a verdict on two models: z of each test, and what chance gives."""
 
 import textwrap
 

@@ -59,7 +59,7 @@ class SharedInputs(Inputs):
   """Sequences for networks that may have different vocabularies."""
 
   num_ids: int | None = setting(
-      None, optional(whole), 'random token ids are drawn below this number, so that networks of '
+      None, optional(whole), 'random token ids are drawn below this number, so that models of '
       'different vocabularies read the same; if not given, below the smallest of their '
       'vocabularies')
 
@@ -168,7 +168,7 @@ def check(settings: Training) -> None:
   if settings.resume and settings.init_from:
     raise InputError('--init_from: only without --resume, which brings parameters too')
   if settings.adapter and not (settings.resume or settings.init_from):
-    raise InputError('--adapter: only with --init_from or --resume, which bring the network that '
+    raise InputError('--adapter: only with --init_from or --resume, which bring the model that '
                      'it adapts')
   if (settings.intervention_position or 0) >= settings.length:
     raise InputError(f'--intervention_position: {settings.intervention_position} is not one of '

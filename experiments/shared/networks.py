@@ -185,7 +185,7 @@ def _network_in(step):
     return step
   found = sorted(file.parent for file in step.rglob('config.json'))
   if len(found) > 1:
-    raise InputError(f'{step} holds several networks; give all of one kind, such as '
+    raise InputError(f'{step} holds several models; give all of one kind, such as '
                      f'{step.parent}/*/{found[0].relative_to(step)}')
   return found[0] if found else step
 

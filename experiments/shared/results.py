@@ -79,7 +79,7 @@ class Results:
     earlier = self.content.get('inputs', inputs)  # Files of earlier versions do not say.
     if self.rows and (different := sorted(set(earlier) ^ set(inputs))):
       only_one = textwrap.shorten(', '.join(different), 60)
-      raise _refusal(self.path, 'was measured of other texts or networks of these names (only one '
+      raise _refusal(self.path, 'was measured of other texts or models of these names (only one '
                                 f'run has {only_one})')
     if inputs and not self.rows:
       self.content['inputs'] = inputs

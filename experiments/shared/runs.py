@@ -183,7 +183,7 @@ def parent_config(settings: Training) -> configs.ModelConfig:
     raise InputError(f'--{flag}: {source} is no directory; give a run, a folder of runs, or a '
                      'Hugging Face model folder')
   if not found and len(settings.seeds) > 1:
-    raise InputError(f'--seeds: {len(settings.seeds)} networks that all go on from {source} would '
+    raise InputError(f'--seeds: {len(settings.seeds)} models that all go on from {source} would '
                      'be the same; give one seed, such as --seeds=42')
   config = name_flag(flag, lambda: model.config)
   name_flag('seeds', start.parents_of, source, settings.seeds)

@@ -86,11 +86,11 @@ NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
     'tokenizer': Kind(str, "'bytes', a tokenizer.json, a SentencePiece .model file, or a folder "
                            "with one or with GPT-2's encoder.json and vocab.bpe"),
     'num_sequences': Kind(lambda text: whole(text, 2, 2**31 - 1),
-                          'random sequences that each network reads, n'),
+                          'random sequences to read, n'),
     'lengths': Kind(listed(num_tokens), 'sequence lengths T in tokens, comma-separated'),
     'width': Kind(whole, 'channels of the simplified layers MLP0 and Attn0'),
     'depth': Kind(lambda text: whole(text, 1, 64), 'number of simplified layers'),
-    'probe': Kind(choice(*probes.KINDS), "what a network reads: 'tokens', random ids, 'gaussian', "
+    'probe': Kind(choice(*probes.KINDS), "what to read: 'tokens', random ids, 'gaussian', "
                   "random vectors, 'sphere', such vectors of one length, 'text', windows of "
                   "--data, or 'shuffled', its ids in no order"),
     'probe_seed': Kind(natural, 'seed of the random sequences'),

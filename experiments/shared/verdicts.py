@@ -113,7 +113,7 @@ def p_of_test(row: dict) -> str:
 
 
 def describe_network(network: Model | Signature) -> dict:
-  """Type and size of a network; of one that was read by names, what its weights say."""
+  """Type and size of a model; of one that was read by names, what its weights say."""
   about, config = network.about, network.config
   if 'model_type' not in about:
     return describe(config)
@@ -124,7 +124,7 @@ def describe_network(network: Model | Signature) -> dict:
 
 
 def describe(config: ModelConfig) -> dict:
-  """Type and size of a network with this configuration."""
+  """Type and size of a model with this configuration."""
   mlp = f'{"gated " if config.gated_mlp else ""}{config.activation} MLP'
   norm = {'layernorm': 'LayerNorm', 'rmsnorm': 'RMSNorm'}[config.norm]
   positions = {'rope': 'RoPE', 'learned': 'learned positions', 'alibi': 'ALiBi',
@@ -147,7 +147,7 @@ def chance(p_value: float) -> str:
 
 
 def reading_seconds(config: ModelConfig, probe: Probe, rate: float) -> float:
-  """About how long a network is read, at so many FLOPs per second."""
+  """About how long a model is read, at so many FLOPs per second."""
   forward = probe.num_sequences * flops.forward_flops(config, probe.length, 0)
   return forward / rate + 4 * _SECONDS_PER_BYTE * num_parameters(config)
 
@@ -159,7 +159,7 @@ def pair_seconds(base: ModelConfig, suspect: ModelConfig, rate: float) -> float:
 
 def tell(reads: list[tuple[ModelConfig, list[Probe]]],
          pairs: list[tuple[ModelConfig, ModelConfig]]) -> None:
-  """Says what each network reads, what is compared, and how long that takes at the rate of now."""
+  """Says what each model reads, what is compared, and how long that takes at the rate of now."""
   if not hosts.is_first():
     return
   rate = flops.matmul_rate('float32', rounds=1)
@@ -167,7 +167,7 @@ def tell(reads: list[tuple[ModelConfig, list[Probe]]],
              + sum(pair_seconds(*pair, rate) for pair in pairs))
   parameters = sum(num_parameters(config) for config, _ in reads)
   minutes = f'{max(1, seconds / 60):,.0f} min'
-  print(f'{counted(len(reads), "network")} to read, {parameters / 1e6:,.1f} M parameters, and '
+  print(f'{counted(len(reads), "model")} to read, {parameters / 1e6:,.1f} M parameters, and '
         f'{counted(len(pairs), "pair")} to compare: about {minutes} at the {rate / 1e9:,.0f} '
         'GFLOP/s that this machine has now; less if an earlier run has read them', file=sys.stderr)
 

@@ -282,8 +282,8 @@ def test_networks_that_cannot_be_measured_together():
   params = init_params(CONFIG, 0)
   other = dataclasses.replace(CONFIG, rope_theta=7.0)
   probe = Probe('tokens', 2, 3)
-  for given, seeds, named in (([(CONFIG, params), (other, params)], None, 'network 1 has another'),
-                              ([], None, 'no network'),
+  for given, seeds, named in (([(CONFIG, params), (other, params)], None, 'model 1 has another'),
+                              ([], None, 'no model'),
                               ([(CONFIG, params)], range(1), 'seeds='),
                               (ensemble.transformer(CONFIG), None, 'seeds=')):
     with pytest.raises(InputError, match=named):
@@ -295,7 +295,7 @@ def test_networks_that_cannot_be_measured_together():
     ({'wte.weight': np.ones(3)}, 'of a state dict storage.huggingface.from_state_dict makes'),
     (types.SimpleNamespace(state_dict=dict), 'of a PyTorch module .*from_transformers makes'),
     ('tiny_gpt2:42', r'of a name storage.open\(name\).load\(\) makes'),
-    (['tiny_gpt2:42'], r'str is not a network.*storage.open\(name\).load\(\) makes'),
+    (['tiny_gpt2:42'], r'str is not a model.*storage.open\(name\).load\(\) makes'),
     (3, 'int is not a family')])
 def test_what_is_no_network_is_named_with_what_makes_one_of_it(given, named):
   with pytest.raises(InputError, match=named):

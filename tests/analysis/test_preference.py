@@ -65,7 +65,7 @@ def test_logits_that_are_not_numbers_are_refused():
 
 
 def test_another_vocabulary_than_the_network_s_is_refused():
-  message = f'vocab_size={V + 1}, but the network has logits for {V} ids'
+  message = f'vocab_size={V + 1}, but the model has logits for {V} ids'
   with pytest.raises(InputError, match=message):
     preference.predictions(V + 1).measure({'logits_last': logits_with_ties(0)})
 

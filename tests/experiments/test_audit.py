@@ -154,7 +154,7 @@ def test_the_network_of_a_step_may_lie_below_its_folder(name, tmp_path):
 
 def test_a_step_with_several_networks_is_named(tmp_path):
   lay(tmp_path, *(f'run/step_{step}/{kind}' for step in range(3) for kind in ('actor', 'critic')))
-  message = f'{tmp_path}/run/step_0 holds several networks; give all of one kind, such as'
+  message = f'{tmp_path}/run/step_0 holds several models; give all of one kind, such as'
   with pytest.raises(InputError, match=f'{message} {tmp_path}/run/\\*/actor'):
     history.find([f'{tmp_path}/run'])
   critics = [f'{tmp_path}/run/step_{step}/critic' for step in range(3)]

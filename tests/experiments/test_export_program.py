@@ -31,5 +31,5 @@ def test_a_random_network_of_a_config(tmp_path):
 
 
 def test_what_is_missing_is_named():
-  with pytest.raises(InputError, match='give a network and a new folder'):
+  with pytest.raises(InputError, match='give a model and a new folder'):
     main(resolve(Settings, words=['tiny_gpt2:1']))

@@ -59,5 +59,5 @@ def test_the_command_shows_theory_beside_it_and_its_exit_code_says_what_it_found
     shown = capsys.readouterr().out
     assert ended.value.code == code and ('says: head' in shown) == bool(code)
     assert shown.count('highest expert load') == 2 and 'side' in shown
-  with pytest.raises(InputError, match='give one network'):
+  with pytest.raises(InputError, match='give one model'):
     main(resolve(Settings))

@@ -93,7 +93,7 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
   assert max(map(len, lines)) <= 100 and not any(str(zoo) in line for line in lines)
   left, = content['left_out']
   assert left['name'] == f'{zoo}/odd' and f'left out: {left["reason"]}' in printed.err
-  assert 'networks to read' in printed.err and 'pairs to compare: about' in printed.err
+  assert 'models to read' in printed.err and 'pairs to compare: about' in printed.err
   assert_page_has_all(tmp_path / 'out', content)
   lines = (tmp_path / 'out' / 'matrix.csv').read_text().splitlines()
   table = np.array(list(csv.reader(lines)))

@@ -145,7 +145,7 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
   huggingface.save(tmp_path / 'model', small, trained(small, 1))
   with pytest.raises(InputError, match='^--tokenizer: .*model has no tokenizer that can be read'):
     continued(str(tmp_path / 'model'))
-  with pytest.raises(InputError, match="--prompt: 'zoo' has id 122 .* network only 70 ids"):
+  with pytest.raises(InputError, match="--prompt: 'zoo' has id 122 .* model has only 70 ids"):
     continued(str(tmp_path / 'model'), 'zoo', tokenizer='bytes')
   save_run(tmp_path / 'other', 0, small, trained(small, 1), data=dict(tokenizer=gpt2.name))
   with pytest.raises(InputError, match=f'of .*other is {gpt2.name}; give'):
@@ -154,7 +154,7 @@ def test_the_tokenizer_must_be_that_of_the_network(run, tmp_path):
 
 @pytest.mark.parametrize('words', [[], ['a', 'To be']])
 def test_one_network_is_continued(words):
-  with pytest.raises(InputError, match='give one network'):
+  with pytest.raises(InputError, match='give one model'):
     main(resolve(Settings, words=words))
 
 

@@ -105,7 +105,7 @@ def test_verdicts_of_networks_by_name(runs, tmp_path):
   assert_alike(in_memory, report)
   given = lineage.compare_networks((DEEP, trained(DEEP, 1)), (DEEP, trained(DEEP, 2)), TOKENS)
   assert_alike(given, report)
-  with pytest.raises(InputError, match='no such network'):
+  with pytest.raises(InputError, match='no such model'):
     lineage.compare_networks(a, 'nothing', TOKENS)
 
 
@@ -120,7 +120,7 @@ def test_a_saved_signature_has_the_verdict_of_its_network(runs, tmp_path):
   assert_alike(saved, named)
   assert lineage.compare_networks(path, a, TOKENS)['identical']
   (tmp_path / 'old.npz').write_bytes(b'PK')
-  with pytest.raises(InputError, match='compare the network itself'):
+  with pytest.raises(InputError, match='compare the model itself'):
     lineage.compare_networks(a, str(tmp_path / 'old.npz'), TOKENS)
   with pytest.raises(InputError, match='reads random tokens'):
     lineage.signature(a, Probe('gaussian', 40, 6))

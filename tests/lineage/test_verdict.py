@@ -95,7 +95,7 @@ PATHS = {
     'hidden states of other signs': (with_states(-random(1).states.hidden_ND), 'inconclusive',
                                      'They may be copies'),
     'an excluded test': (near_identity(3), 'inconclusive', 'is no evidence here'),
-    'other MLP widths': (cut(3, 48), 'unrelated', 'Their MLPs have other widths'),
+    'other MLP widths': (cut(3, 48), 'unrelated', 'Their MLPs differ in width'),
     'too few units': (cut(3, 4), 'inconclusive', 'may have been missed, where a copy has 1'),
     'units that are all alike': (
         with_features(random(3), **{name: 0 * random(3).features.arrays[name] for name in UNITS}),
@@ -182,7 +182,7 @@ def test_what_is_missing_is_said():
   copy = dataclasses.replace(random_signature(one, 1), tensors={})
   for reasons in (report['reasons'], verdict.compare(random_signature(one, 1), copy)['reasons']):
     for part in ('MLP units', 'value channels'):
-      assert f'No test of {part} applies: a network has one layer' in ' '.join(reasons)
+      assert f'No test of {part} applies: one of the models has only one layer' in ' '.join(reasons)
   with pytest.raises(InputError, match='alpha=0.001 is not between 0 and 0.0001'):
     verdict.compare(random(1), random(3), alpha=0.001)
 

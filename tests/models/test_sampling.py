@@ -107,7 +107,7 @@ def test_matrix_products_are_of_full_precision():
 
 
 @pytest.mark.parametrize('change, message', [
-    (dict(tokens=[[5, 70]]), '^id 70 is not of this network, whose ids are 0 to 69$'),
+    (dict(tokens=[[5, 70]]), '^id 70 is not of this model, whose ids are 0 to 69$'),
     (dict(tokens=[[-1]]), '^id -1 is not'),
     (dict(tokens=[[]]), r'\[1, 0\] are not token ids'),
     (dict(tokens=[5, 7]), r'\[2\] are not token ids'),

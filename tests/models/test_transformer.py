@@ -141,7 +141,7 @@ def test_a_negative_token_of_a_type_too_small_for_the_vocabulary_gives_nan():
 
 def test_tokens_outside_the_vocabulary_are_named_where_they_are_known():
   for wrong in (ROPE.vocab_size, -1):
-    with pytest.raises(InputError, match=f'id {wrong} is not of this network'):
+    with pytest.raises(InputError, match=f'id {wrong} is not of this model'):
       models.read(ROPE, random_params(ROPE), np.array([[0, wrong]]), ('logits',))
 
 

@@ -145,7 +145,7 @@ def test_a_file_has_the_name_of_a_network(directory, tmp_path):
   assert storage.open(str(file)).config == huggingface.load_config(path)
   jax.tree.map(np.testing.assert_array_equal, storage.open(str(file)).load()[1],
                huggingface.load(path)[1])
-  with pytest.raises(InputError, match='no such network'):
+  with pytest.raises(InputError, match='no such model'):
     storage.open(str(tmp_path / 'y.gguf'))
 
 

@@ -105,7 +105,7 @@ def test_a_folder_comes_first(download, tmp_path, monkeypatch):
   with pytest.raises(InputError, match="org/whole is a folder here, and 'v1' no step of it"):
     storage.open('org/whole@v1')
   # A misspelt path is asked of nobody outside.
-  with pytest.raises(InputError, match=r'org/whloe: no such network \(did you mean org/whole\?\)'):
+  with pytest.raises(InputError, match=r'org/whloe: no such model \(did you mean org/whole\?\)'):
     storage.open('org/whloe')
 
 

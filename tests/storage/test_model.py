@@ -117,8 +117,8 @@ def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
 
 
 @pytest.mark.parametrize('name, message', [
-    ('nowhere', 'no such network; give RUN'), ('tiny_lama2:4', r'\(did you mean tiny_llama2:4\?\)'),
-    ('tiny_gpt2', r'\(did you mean tiny_gpt2:42\? A random network has a seed\)'),
+    ('nowhere', 'no such model; give RUN'), ('tiny_lama2:4', r'\(did you mean tiny_llama2:4\?\)'),
+    ('tiny_gpt2', r'\(did you mean tiny_gpt2:42\? A random model has a seed\)'),
     (__file__, 'is a file; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),
     ('tiny_gpt2,widht=32:4', 'did you mean width'),
     ('tests', 'no checkpoint'),

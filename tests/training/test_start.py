@@ -90,7 +90,7 @@ def test_onwards_from_what_memory_holds(tmp_path):
   params = born(tiny_runs.CONFIG, 1)
   state, (parent,) = begin(tiny_runs.run(tmp_path / 'new', init_from=(tiny_runs.CONFIG, params)))
   jax.tree.map(np.testing.assert_array_equal, state.params, params)
-  assert parent == {'directory': f'network {digest(params)[:12]}', 'digest': digest(params)}
+  assert parent == {'directory': f'model {digest(params)[:12]}', 'digest': digest(params)}
 
 
 def test_onwards_from_a_base_with_an_adapter(tmp_path):

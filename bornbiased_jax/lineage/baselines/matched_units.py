@@ -26,10 +26,10 @@ class MatchedUnits(NamedTuple):
 
 def matched_units_test(params_a: dict, params_b: dict, *,
                        against_gate: bool = False) -> MatchedUnits:
-  """Tests whether the MLP units of two networks correspond to each other (Zhu et al. 2025).
+  """Tests whether the MLP units of two models correspond to each other (Zhu et al. 2025).
 
-  In each layer, the units of both networks are matched by the cosines of their up-projections
-  (linear assignment). If the networks are independent, this matching is a uniformly random
+  In each layer, the units of both models are matched by the cosines of their up-projections
+  (linear assignment). If the models are independent, this matching is a uniformly random
   permutation, and its Spearman's rho with the identity is nearly N(0, 1 / (F - 1)). The p-values
   of the layers are combined by Fisher's method.
 
@@ -38,7 +38,7 @@ def matched_units_test(params_a: dict, params_b: dict, *,
   which such a permutation changes in the same way. The null then also needs the up-
   and gate-projection of a unit to be independent, as they are at initialization.
 
-  As published, units that are dead (0) in the same places of both networks are matched there, which
+  As published, units that are dead (0) in the same places of both models are matched there, which
   makes the p-value too small.
 
   Raises:
@@ -67,7 +67,7 @@ def _matchings(params_a, params_b, name):
   kernels = [params['blocks'][name]['kernel'] if name in params['blocks'] else None
              for params in (params_a, params_b)]
   if any(kernel is None for kernel in kernels) or kernels[0].shape != kernels[1].shape:
-    raise InputError(f'networks without equally large {name}-projections have no units to match')
+    raise InputError(f'models without equally large {name}-projections have no units to match')
   for layers in zip(*kernels, strict=True):
     a, b = (kernel_DF / jnp.maximum(jnp.linalg.norm(kernel_DF, axis=0, keepdims=True), 1e-30)
             for kernel_DF in layers)

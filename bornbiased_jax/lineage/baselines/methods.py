@@ -1,4 +1,4 @@
-"""All fingerprints behind one interface: from two networks to a score.
+"""All fingerprints behind one interface: from two models to a score.
 
 A method that has a null distribution of its own gives a p-value as well.
 """
@@ -39,7 +39,7 @@ ARCHITECTURE = ('num_layers', 'num_heads', 'num_kv_heads', 'width', 'mlp_width',
 
 
 class Score(NamedTuple):
-  """A score, higher if two networks are more alike, and log10 of its p-value.
+  """A score, higher if two models are more alike, and log10 of its p-value.
 
   The latter is None for a method without a null distribution of its own.
   """
@@ -50,7 +50,7 @@ class Score(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-  """A network and what methods read from it, which is computed when first needed.
+  """A model and what methods read from it, which is computed when first needed.
 
   Args:
     config: the architecture.
@@ -75,12 +75,12 @@ class Subject:
 
   @functools.cached_property
   def signature(self) -> Signature:
-    """All that a verdict reads of the network."""
+    """All that a verdict reads of the model."""
     return signatures.of_network(self.config, self.params, self.probe)
 
   @functools.cached_property
   def hidden(self) -> HiddenStates:
-    """The network's last-token hidden states for the probe."""
+    """The model's last-token hidden states for the probe."""
     return hidden_states.of_network(self.config, self.params, self.probe)
 
   @functools.cached_property
@@ -115,7 +115,7 @@ def _of_same_tokens(
     hashes = {hidden_states.probe_settings(each.probe, each.config)['hash']
               for each in (base, suspect)}
     if len(hashes) > 1:
-      raise InputError('networks of different vocabularies did not read the same: give both the '
+      raise InputError('models of different vocabularies did not read the same: give both the '
                        'same num_ids')
     return score(base, suspect)
 
@@ -148,7 +148,7 @@ def _verdict(base: Subject, suspect: Subject) -> Score:
 
 
 def judge(base: Subject, suspect: Subject) -> dict:
-  """The verdict on two networks that are in memory (`verdict.compare`)."""
+  """The verdict on two models that are in memory (`verdict.compare`)."""
   return verdict.compare(base.signature, suspect.signature)
 
 
@@ -182,7 +182,7 @@ def _units(base: Subject, suspect: Subject, against_gate: bool) -> Score:
 
 def _ics(base: Subject, suspect: Subject) -> Score:
   if base.config.head_size != suspect.config.head_size:
-    raise InputError('networks with heads of different sizes have no ICS')
+    raise InputError('models with heads of different sizes have no ICS')
   return Score(similarities.ics(base.params, suspect.params, head_size=base.config.head_size))
 
 
@@ -193,12 +193,12 @@ def _architecture(base: Subject, suspect: Subject) -> Score:
 
 
 class Method(NamedTuple):
-  """A way to compare two networks.
+  """A way to compare two models.
 
   Attributes:
     score: function from base and suspect to a Score.
     unit: unit of the score.
-    threshold: the similarity above which its authors call two networks the same.
+    threshold: the similarity above which its authors call two models the same.
       None if the score is a z or a p-value.
     disputed: scores that were published of models whose descent was disputed, or of unrelated
       ones to show that the method errs.
@@ -242,7 +242,7 @@ METHODS: dict[str, Method] = {
 
 
 def published_verdict(method: str, score: Score) -> bool:
-  """Whether the method's authors call networks of this score the same: above 0.8, or p < 0.01."""
+  """Whether the method's authors call models of this score the same: above 0.8, or p < 0.01."""
   limit = METHODS[method].threshold
   if limit is not None:
     return score.score > limit
@@ -250,14 +250,14 @@ def published_verdict(method: str, score: Score) -> bool:
 
 
 def reference_scores(method: str, base: Subject, references: Iterable[Subject]) -> list[float]:
-  """Scores of the base with unrelated networks: a null for `rank_p_value`."""
+  """Scores of the base with unrelated models: a null for `rank_p_value`."""
   return [METHODS[method].score(base, reference).score for reference in references]
 
 
 def rank_p_value(score: float, references: list[float]) -> float:
   """The p-value of a score among K reference scores: (1 + number as large) / (K + 1).
 
-  It is valid if an unrelated suspect is like the references. Random networks are
+  It is valid if an unrelated suspect is like the references. Random models are
   no such references for trained ones, which are more alike.
 
   Example:

@@ -1,6 +1,6 @@
 """SeedPrint as published (Algorithm 1), for comparison only.
 
-It too often calls unrelated networks related, for two reasons. Both networks carry
+It too often calls unrelated models related, for two reasons. Both models carry
 a shared input along in the same coordinates, so these correlate. And it counts the
 tau of different dimensions as independent, although they come from the same inputs.
 The test to trust is `seedprint.calibrated_test`.
@@ -70,9 +70,9 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
                    null: list[np.ndarray] | None = None) -> PublishedResult:
   """Compares Kendall's tau of the identity dimensions with tau of Gaussian noise.
 
-  1. The identity dimensions of a network are the k lowest coordinates of its mean
+  1. The identity dimensions of a model are the k lowest coordinates of its mean
      state (like the published code) or the k highest (like the paper). S are
-     those that both networks have ('coset'), or the base's ('base').
+     those that both models have ('coset'), or the base's ('base').
   2. The hidden states / 10 go through a softmax over S, row by row ('softmax'), or stay
      as they are ('none').
   3. For each j in S, tau_j compares column j of the base with column j of the other.
@@ -82,7 +82,7 @@ def published_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.nd
 
   Args:
     hidden_a: hidden states [n, D] of the base to a probe.
-    hidden_b: hidden states [n, D] of the other network.
+    hidden_b: hidden states [n, D] of the other model.
     k: number of identity dimensions, by default `default_k(D)`.
     side: 'low' or 'high'.
     subset: 'coset' or 'base'.

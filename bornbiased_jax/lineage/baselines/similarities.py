@@ -1,9 +1,9 @@
-"""Similarities of two networks by which others call them related.
+"""Similarities of two models by which others call them related.
 
 The paper compares with Intrinsic, REEF, PCS and ICS (Tables 5, 6, 8 and 12). Their authors call
-networks related if the similarity is above 0.8. The cosine of norm gains is another. But unrelated
-networks have similarities far from 0, which differ from method to method. So compare a score with
-the scores of unrelated networks (`methods.reference_scores`).
+models related if the similarity is above 0.8. The cosine of norm gains is another. But unrelated
+models have similarities far from 0, which differ from method to method. So compare a score with
+the scores of unrelated models (`methods.reference_scores`).
 """
 
 import functools
@@ -24,11 +24,11 @@ ICS_TOKENS = 4096
 def intrinsic(params_a: dict, params_b: dict) -> float:
   """Correlation over layers of the std of matrices; mean over query, key, value and output.
 
-  The shallower network is brought to the depth of the deeper one by linear
+  The shallower model is brought to the depth of the deeper one by linear
   interpolation.
 
   Raises:
-    InputError: a network has fewer than two layers, or no attention.
+    InputError: a model has fewer than two layers, or no attention.
 
   Example:
     >>> from bornbiased_jax import lineage, storage
@@ -39,7 +39,7 @@ def intrinsic(params_a: dict, params_b: dict) -> float:
   deviations = [_layer_stds(params) for params in (params_a, params_b)]
   depth = max(len(std_L4) for std_L4 in deviations)
   if min(len(std_L4) for std_L4 in deviations) < 2:
-    raise InputError('a correlation over layers needs at least two of them in both networks')
+    raise InputError('a correlation over layers needs at least two of them in both models')
   a, b = (np.stack([np.interp(np.linspace(0, 1, depth), np.linspace(0, 1, len(std_L4)), std_L)
                     for std_L in std_L4.T]) for std_L4 in deviations)
   # If all matrices have the same std there is no correlation, and _finite says so.
@@ -49,7 +49,7 @@ def intrinsic(params_a: dict, params_b: dict) -> float:
 
 def _finite(score) -> float:
   if not np.isfinite(score):
-    raise InputError('these networks have no such similarity: what it compares is constant, or '
+    raise InputError('these models have no such similarity: what it compares is constant, or '
                      'not finite')
   return float(score)
 
@@ -66,15 +66,15 @@ def _stds(kernels):
 
 def _kernel(params, name):
   if name not in params['blocks']:
-    raise InputError(f'a network without {name} has no such fingerprint')
+    raise InputError(f'a model without {name} has no such fingerprint')
   return params['blocks'][name]['kernel']
 
 
 def norm_gains(params_a: dict, params_b: dict) -> float:
   """Mean, over layers and the norms in them, of the cosine of gains.
 
-  All gains of random networks are 1, so that unrelated ones have a cosine of exactly 1. Training
-  leaves most gains positive, and so cosines high. Layers that only one network has are left out.
+  All gains of random models are 1, so that unrelated ones have a cosine of exactly 1. Training
+  leaves most gains positive, and so cosines high. Layers that only one model has are left out.
 
   Raises:
     InputError: their norms differ in place or width.
@@ -88,7 +88,7 @@ def norm_gains(params_a: dict, params_b: dict) -> float:
   a, b = (_gains(params) for params in (params_a, params_b))
   names = sorted(a.keys() & b.keys())
   if not names or any(a[name].shape[1:] != b[name].shape[1:] for name in names):
-    raise InputError('networks whose norms differ in place or width have no gains to compare')
+    raise InputError('models whose norms differ in place or width have no gains to compare')
   return _finite(np.mean([
       x_D @ y_D / np.sqrt((x_D @ x_D) * (y_D @ y_D))
       for name in names for x_D, y_D in zip(a[name], b[name], strict=False)]))
@@ -103,11 +103,11 @@ def _gains(params):
 def pcs(params_a: dict, params_b: dict) -> float:
   """Cosine of all parameters as one vector, without embeddings and LM head.
 
-  For independent networks it is not 0, because the gains of norms are 1 in both
+  For independent models it is not 0, because the gains of norms are 1 in both
   (`theory.independent_pcs`).
 
   Raises:
-    InputError: the parameters of the networks have different names or shapes.
+    InputError: the parameters of the models have different names or shapes.
 
   Example:
     >>> from bornbiased_jax import lineage, storage
@@ -135,7 +135,7 @@ def _cosine(tree_a, tree_b):
 
 def reef(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray,
          unbiased: bool = False) -> float:
-  """Linear CKA between the states of two networks that read the same statements (REEF).
+  """Linear CKA between the states of two models that read the same statements (REEF).
 
   The published estimator of HSIC is biased, so that the CKA of independent states is about
   d / (d + n). That of Song et al. (2012) is unbiased. Widths may differ.
@@ -184,23 +184,23 @@ def ics(params_a: dict, params_b: dict, ids: np.ndarray | None = None, *,
   residual basis, of heads and of MLP units leave them as they are.
 
   Args:
-    params_a: parameters of one network, as from `initialization.init_params`.
-    params_b: parameters of the other network.
+    params_a: parameters of one model, as from `initialization.init_params`.
+    params_b: parameters of the other model.
     ids: the chosen tokens. HuRef takes the rarest of a corpus. The default is the last
       ICS_TOKENS ids, which subword vocabularies rank last.
     companion: whether to compute as the paper's code does: without the gate, and
       without bringing the products to mean 0 and std 1.
-    head_size: K of both networks, needed if they have fewer key and value heads than
+    head_size: K of both models, needed if they have fewer key and value heads than
       query heads.
 
   Raises:
-    InputError: ids are outside a vocabulary, a network has fewer than two layers, or
+    InputError: ids are outside a vocabulary, a model has fewer than two layers, or
       heads are grouped and head_size is missing.
   """
   sizes = [len(params['embedding']) for params in (params_a, params_b)]
   ids = np.arange(max(0, min(sizes) - ICS_TOKENS), min(sizes)) if ids is None else np.asarray(ids)
   if len(ids) < 2 or ids.min() < 0 or ids.max() >= min(sizes):
-    raise InputError(f'ids must be at least two from 0 to {min(sizes) - 1}, which both networks '
+    raise InputError(f'ids must be at least two from 0 to {min(sizes) - 1}, which both models '
                      'have')
   return _finite(_cosine(*(_invariants(params, jnp.asarray(ids), companion, head_size)
                            for params in (params_a, params_b))))
@@ -212,7 +212,7 @@ def _invariants(params, ids, companion, head_size):
   last = [_kernel(params, name)[-ICS_LAYERS:]
           for name in ('query', 'key', 'value', 'output', 'up', 'down')]
   if len(last[0]) < ICS_LAYERS:
-    raise InputError(f'the fingerprint needs {ICS_LAYERS} layers; a network has {len(last[0])}')
+    raise InputError(f'the fingerprint needs {ICS_LAYERS} layers; a model has {len(last[0])}')
   query, key, value, output, up, down = last
   key, value = (_repeat_heads(kernel, query.shape[-1], head_size) for kernel in (key, value))
   if 'gate' in params['blocks'] and not companion:
@@ -232,6 +232,6 @@ def _repeat_heads(kernel_LDF, num_columns, head_size):
   if F == num_columns:
     return kernel_LDF
   if head_size is None:
-    raise InputError('these networks have fewer key heads than query heads: give head_size')
+    raise InputError('these models have fewer key heads than query heads: give head_size')
   heads = kernel_LDF.reshape(L, D, F // head_size, head_size)
   return jnp.repeat(heads, num_columns // F, axis=2).reshape(L, D, num_columns)

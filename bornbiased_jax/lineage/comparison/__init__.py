@@ -1,1 +1,1 @@
-"""Tests of two networks: of the order of features, and of hidden states."""
+"""Tests of two models: of the order of features, and of hidden states."""

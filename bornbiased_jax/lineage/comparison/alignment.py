@@ -1,6 +1,6 @@
-"""Which layers of two networks correspond?
+"""Which layers of two models correspond?
 
-Layers may have been dropped, moved, repeated or taken from several networks. What corresponds is
+Layers may have been dropped, moved, repeated or taken from several models. What corresponds is
 found by numbers that no exchange of features can change, and no rotation of the residual stream:
 the singular values of products of a layer's features, and the cosine between the vectors that a
 feature reads and writes. A layer and its descendant have almost the same; independent layers
@@ -59,8 +59,8 @@ def align(a_LQ: np.ndarray, b_MQ: np.ndarray) -> tuple[list[tuple[int, int]], bo
   """The pairs of layers that correspond, by their `invariants`, and whether that is sure.
 
   Only pairs that are sure (SURE_RATIO) are taken if they are two at least and a third of the
-  layers of the shorter network, and if, of networks of one depth, half of them, or some where all
-  layers are sure, have other numbers. Else layers of equal number correspond, or for networks of
+  layers of the shorter model, and if, of models of one depth, half of them, or some where all
+  layers are sure, have other numbers. Else layers of equal number correspond, or for models of
   different depths the layers of the monotone alignment with the smallest sum of distances.
   """
   distance_LM = _distances(a_LQ, b_MQ)

@@ -1,8 +1,8 @@
-"""Are two networks alike in a way that no change of their parts can hide?
+"""Are two models alike in a way that no change of their parts can hide?
 
 MLP units, value channels and residual channels can all be exchanged or mixed without changing the
-function of a network. Such a copy has lost every order. Two things remain to compare: hidden states
-up to a rotation, and MLP units in any order. They cannot show descent, as networks that learned the
+function of a model. Such a copy has lost every order. Two things remain to compare: hidden states
+up to a rotation, and MLP units in any order. They cannot show descent, as models that learned the
 same are alike too, but they can keep a verdict from being 'unrelated'.
 """
 
@@ -24,8 +24,8 @@ def states_test(hidden_a: np.ndarray, hidden_b: np.ndarray) -> TestResult:
 
   The sequences 2 i and 2 i + 1 end in the same token, so that their difference is what the context
   adds. The statistic is the linear CKA of these differences, with the unbiased estimator of HSIC
-  (Song et al. 2012): 1 if one network is the other in another basis, and near 0 if both are
-  random. Networks that were trained on one text have up to 0.4.
+  (Song et al. 2012): 1 if one model is the other in another basis, and near 0 if both are
+  random. Models that were trained on one text have up to 0.4.
   """
   a, b = ((x[0::2][:len(x) // 2] - x[1::2]).astype(np.float64) for x in (hidden_a, hidden_b))
   if len(a) < 4:
@@ -49,21 +49,21 @@ def unbiased_hsic(a_ND: Array, b_NE: Array) -> Array:
 
 def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
                embedding_b: np.ndarray) -> TestResult:
-  """Have two networks the same MLP units, in whatever order and basis?
+  """Have two models the same MLP units, in whatever order and basis?
 
   The basis of one is turned into the other's (`embedding_change`, from the embeddings of the same
-  ids). For each unit of the network that has fewer, or fewer layers, the most similar one of a
+  ids). For each unit of the model that has fewer, or fewer layers, the most similar one of a
   layer of the other is found: units and layers may have been cut. The statistic is their mean
-  likeness in the layer of equal number less that in other layers, or, of networks of different
+  likeness in the layer of equal number less that in other layers, or, of models of different
   depths, in the most similar layer less that in the others: some 0.7 for copies, and up to 0.12 for
-  networks that were trained on one text.
+  models that were trained on one text.
   """
   if not a or not b:
-    return does_not_apply('a network has no MLP units')
+    return does_not_apply('one of the models has no MLP units')
   if a[0].keys() != b[0].keys():
-    return does_not_apply('only one of the networks has gated units')
+    return does_not_apply('only one of the models has gated units')
   if min(len(a), len(b)) < 2:
-    return does_not_apply('a network has one layer')
+    return does_not_apply('one of the models has only one layer')
   change_DE = embedding_change(embedding_a, embedding_b)
   turned = [{name: x @ change_DE for name, x in layer.items()} for layer in a]
   nearest_LL = np.array([[_nearest(x, y) for y in b] for x in turned])

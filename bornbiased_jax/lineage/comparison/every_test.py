@@ -49,17 +49,17 @@ TESTS = {
         'residual channels that were permuted, rotated, cut or changed in sign; other token ids'),
     'hidden states, any basis': Kind(
         False, 'states', 'what the context adds to hidden states, up to a rotation',
-        'other token ids; networks that were changed so much that they compute something else'),
+        'other token ids; models that were changed so much that they compute something else'),
     'units, any order': Kind(
         False, 'units', 'MLP units, each with the most similar one, in the basis of the embeddings',
-        'other token ids; networks so large that only a part of their units is stored'),
+        'other token ids; models so large that only a part of their units is stored'),
 }
 DECIDING = tuple(name for name, kind in TESTS.items() if kind.decides)
 Results = dict[str, TestResult]
 
 
 def run_tests(base: Signature, suspect: Signature) -> Results:
-  """The results of all TESTS of two networks, by name."""
+  """The results of all TESTS of two models, by name."""
   found = order.order_tests(base.features, suspect.features)
   found['SeedPrint'] = seedprint_test(base.states, suspect.states)
   why = _unlike_ids(base.states, suspect.states)
@@ -72,7 +72,7 @@ def run_tests(base: Signature, suspect: Signature) -> Results:
 
 
 def seedprint_test(base: HiddenStates, suspect: HiddenStates) -> TestResult:
-  """`seedprint.calibrated_test`, without the input that both networks share."""
+  """`seedprint.calibrated_test`, without the input that both models share."""
   if why := _unlike_ids(base, suspect):
     return does_not_apply(why)
   width = base.hidden_ND.shape[1]
@@ -86,7 +86,7 @@ def seedprint_test(base: HiddenStates, suspect: HiddenStates) -> TestResult:
     return does_not_apply(str(error))
   reason = None
   if result.num_constant > thresholds.MOST_CONSTANT * width:
-    reason = f'{result.num_constant} of {width} channels are constant in one of the networks'
+    reason = f'{result.num_constant} of {width} channels are constant in one of the models'
   return TestResult(result.statistic, result.leak, result.std, result.z, result.log10_p,
                     reason=reason)
 

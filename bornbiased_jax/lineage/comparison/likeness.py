@@ -1,4 +1,4 @@
-"""How alike the hidden features of two networks are, in blocks of neighbours."""
+"""How alike the hidden features of two models are, in blocks of neighbours."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ POOLED = 'pooled '
 
 
 def layers_of(features: Features, group: tuple[str, ...], pooled: bool = False) -> list[Blocks]:
-  """The features of a group, UNITS or VALUES, layer by layer; none if the network has no such."""
+  """The features of a group, UNITS or VALUES, layer by layer; none if the model has no such."""
   arrays = {name: features.arrays[name] for name in group if name in features.arrays}
   in_heads = lambda x: np.stack([in_blocks(head) for head in x])
   split, prefix = in_blocks if group is UNITS else in_heads, POOLED if pooled else ''
@@ -48,7 +48,7 @@ def common_part(a: list[Blocks], b: list[Blocks]) -> tuple[list[Blocks], list[Bl
 def likeness(a: Blocks, b: Blocks) -> np.ndarray:
   """Likeness [N, B, B] of the features of two layers, block by block; 1 if equal.
 
-  Pooled ones are means over all heads of one network with all of the other.
+  Pooled ones are means over all heads of one model with all of the other.
   """
   if POOLED + 'value' in a:
     value = np.einsum('gnbd,encd->genbc', *(x[POOLED + 'value'] for x in (a, b)), optimize=True)

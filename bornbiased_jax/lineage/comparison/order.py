@@ -1,8 +1,8 @@
-"""Do two networks have their hidden features in the same order? The tests that decide.
+"""Do two models have their hidden features in the same order? The tests that decide.
 
 The MLP units of a layer, and the value channels of an attention head, have no order of
 their own: initialization and training treat them all alike, whatever is learned. So in
-an independent network their order is a random one, even if both networks share their
+an independent model their order is a random one, even if both models share their
 embeddings, their data or a teacher. A descendant keeps the order of its ancestor.
 
 The likeness of features of equal number is tested against exchanges of neighbours
@@ -52,11 +52,11 @@ _DECISIVE = math.log10(thresholds.ALPHA / (4 * len(GROUPS)))
 
 
 class Public(NamedTuple):
-  """What two networks may have in common without descent, found once for all tests.
+  """What two models may have in common without descent, found once for all tests.
 
   Attributes:
     bound: `shared_patterns.unconnected_bound`, or `recurring_bound` if that is larger.
-    copy: how much more alike features are with themselves than with neighbours, in the network
+    copy: how much more alike features are with themselves than with neighbours, in the model
       where that is less: 1, but for features that are all alike.
     grams: the Gram matrices that `shared_patterns.inflation` has needed so far.
   """
@@ -67,10 +67,10 @@ class Public(NamedTuple):
 
 
 def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
-  """The deciding tests of two networks, by name: each of GROUPS, and the same in a FITTED basis.
+  """The deciding tests of two models, by name: each of GROUPS, and the same in a FITTED basis.
 
   Null hypothesis: given all else, the places of neighbouring features are random in at least one
-  of the networks.
+  of the models.
   """
   means = average_experts(a), average_experts(b)
   if a.config.num_experts != b.config.num_experts:
@@ -139,15 +139,15 @@ def _unlike_heads(a, b):
 def _obstacle(both):
   """Why the features of two networks cannot be compared, or None."""
   if not all(both):
-    return 'a network has no such features'
+    return 'one of the models has no such features'
   if both[0][0].keys() != both[1][0].keys():
-    return 'only one of the networks has gated units'
+    return 'only one of the models has gated units'
   sizes = [block_shape(layers[0])[1] for layers in both]
   if sizes[0] != sizes[1] or sizes[0] < 2:
-    return 'a network has too few of them to have an order'
+    return 'one of the models has too few of them to have an order'
   if min(map(len, both)) < 2:
-    return ('a network has one layer, or copies of one, so that descent cannot be told from a '
-            'pattern that all such networks share')
+    return ('one of the models has only one layer, or copies of one, so that descent cannot be '
+            'told from a pattern that all such models share')
   return None
 
 
@@ -157,7 +157,7 @@ def plain_test(a: list[Blocks], b: list[Blocks], aligned: list[tuple[Blocks, Blo
 
   The second one finds layers that were moved and changed so much that it is not sure which
   correspond. It counts if the first one finds nothing, and p-values are doubled. Its numbers are
-  per layer: each layer of one network has one counterpart at most.
+  per layer: each layer of one model has one counterpart at most.
   """
   widths = [block_shape(layers[0])[2] for layers in (a, b)]
   if widths[0] != widths[1]:
@@ -178,7 +178,7 @@ def fitted_test(pairs: list[tuple[Blocks, Blocks]], public: Public) -> TestResul
 
   Pairs of layers are dealt to two halves. From one half, with features paired by their number,
   W [D, E] with orthonormal rows or columns is fitted (Procrustes); in the other half the order of
-  features is tested, with x W for each vector x of the first network. Then the halves are
+  features is tested, with x W for each vector x of the first model. Then the halves are
   exchanged, and the larger p-value counts. The null hypothesis holds whatever W is, if the order is
   random given the layers to which W was fitted.
   """
@@ -192,7 +192,7 @@ def fitted_test(pairs: list[tuple[Blocks, Blocks]], public: Public) -> TestResul
 
 
 def fit_basis(pairs: Iterable[tuple[Blocks, Blocks]]) -> np.ndarray:
-  """The W [D, E] of `fitted_test`, for which x W of one network is closest to y of the other."""
+  """The W [D, E] of `fitted_test`, for which x W of one model is closest to y of the other."""
   product_DE = sum(unit_rows(a[name]).T @ unit_rows(b[name]) for a, b in pairs for name in a)
   return orthonormal(product_DE)
 
@@ -228,7 +228,7 @@ def _judge(pairs, public, own_bases=None):
   if plain.log10_p <= _LEVEL < result.log10_p:
     reason = ('features of equal number agree almost as much in layers that descent does not '
               'connect' if bound > (inflation - 1) * plain.std else
-              'the same features are alike in both networks, as with a public pattern')
+              'the same features are alike in both models, as with a public pattern')
   of_rest = result.log10_p
   if own_bases is None:
     del matrices[int(np.argmax([contributions(each).mean() for each in matrices]))]

@@ -1,10 +1,10 @@
 """Is the diagonal of a matrix larger than chance makes it? The test on which all verdicts rest.
 
-A matrix holds the likeness of each part of one network (row) to each part of another
-(column). If only chance decides which part of the second network comes where, its diagonal
+A matrix holds the likeness of each part of one model (row) to each part of another
+(column). If only chance decides which part of the second model comes where, its diagonal
 is like any other choice of one element per row and column.
 
-`block_test` exchanges only neighbours: parts of one block. An order in which both networks were
+`block_test` exchanges only neighbours: parts of one block. An order in which both models were
 sorted differs little between neighbours, so it does not make the diagonal stand out, whatever the
 key was. A descendant has each part in the very place that its ancestor has it in.
 """

@@ -1,4 +1,4 @@
-"""What one test says of two networks."""
+"""What one test says of two models."""
 
 import dataclasses
 import math
@@ -11,15 +11,15 @@ class TestResult:
   """The result of one test, or why there is none.
 
   Attributes:
-    statistic: the effect size, 0 for unrelated networks and 1 for copies.
-    bound: likeness that unrelated networks can have; it is subtracted.
+    statistic: the effect size, 0 for unrelated models and 1 for copies.
+    bound: likeness that unrelated models can have; it is subtracted.
     std: its std under the null hypothesis.
     z: (statistic - bound) / std, less the mean of SeedPrint's statistic.
     log10_p: log10 of its one-sided p-value, or of an upper bound of it.
     log10_p_of_rest: the same, without the two layers that are most alike unless it needs several.
-    copy: the statistic of copies of these networks; less than 1 if features of one are alike.
-    level: of a test without p-value, the statistic above which networks are alike; else None.
-    applies: False if these networks have nothing that the test could compare.
+    copy: the statistic of copies of these models; less than 1 if features of one are alike.
+    level: of a test without p-value, the statistic above which models are alike; else None.
+    applies: False if these models have nothing that the test could compare.
     reason: why the test does not apply, or why its result is excluded; None if it counts.
   """
 
@@ -57,7 +57,7 @@ class TestResult:
         thresholds.UNRELATED_ABOVE / num_tests)
 
   def detectable(self, num_tests: int) -> float:
-    """The mean likeness that keeps two networks from 'unrelated', with a probability over POWER."""
+    """The mean likeness that keeps two models from 'unrelated', with a probability over POWER."""
     # Features that are all alike, as zeros are, have a std of 0 and tell nothing.
     reach = thresholds.detectable(self.bound, self.std or math.inf,
                                   thresholds.level_z(thresholds.ALPHA / num_tests))

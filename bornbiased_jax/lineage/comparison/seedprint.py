@@ -1,6 +1,6 @@
 """SeedPrint as a test of independence, with a false-positive rate that holds.
 
-It takes the hidden states of two networks that read one probe: outputs of the final norm
+It takes the hidden states of two models that read one probe: outputs of the final norm
 at the last position, [n, D]. The test of the paper's Section 4 and
 Algorithm 1 is in `published`.
 """
@@ -31,7 +31,7 @@ class CalibratedResult(NamedTuple):
     log10_p: log10 of the one-sided p-value of z under the normal distribution.
     std: std of t over all permutations.
     channel_D: the D diagonal elements whose mean is t.
-    num_constant: number of channels that are constant in one of the networks.
+    num_constant: number of channels that are constant in one of the models.
     leak: the part of t that the shared input may cause; it is subtracted.
   """
 
@@ -47,9 +47,9 @@ class CalibratedResult(NamedTuple):
 def calibrated_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.ndarray,
                     shared_input: jax.Array | np.ndarray | None = None, *, kendall: bool = False
                     ) -> CalibratedResult:
-  """Tests whether two networks agree dimension by dimension, beyond what a shared input causes.
+  """Tests whether two models agree dimension by dimension, beyond what a shared input causes.
 
-  1. Two networks that read the same input carry it along their residual streams in
+  1. Two models that read the same input carry it along their residual streams in
      the same coordinates, related or not. So [1, input] is projected out of the
      hidden states of each by least squares. What the final norms hide from this
      projection is subtracted from t (`norm_trace`).
@@ -61,15 +61,15 @@ def calibrated_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.n
   Null hypothesis: given A, the dimensions of B are exchangeable. It holds for
   independent seeds, before and after training, because initialization and training
   commute with permutations of the residual basis. An input or embedding that the
-  networks share and that is not given here leads to false positives. A hidden
+  models share and that is not given here leads to false positives. A hidden
   rotation or permutation of B's basis leads to misses.
 
   Args:
-    hidden_a: hidden states [n, D] of one network.
-    hidden_b: hidden states of the other network, which read the same probe.
-    shared_input: what entered both networks at the last position, [n, D]: the
+    hidden_a: hidden states [n, D] of one model.
+    hidden_b: hidden states of the other model, which read the same probe.
+    shared_input: what entered both models at the last position, [n, D]: the
       vector of a Gaussian probe, or the embedding of the last token if both
-      networks have the same embedding. None if nothing is shared.
+      models have the same embedding. None if nothing is shared.
     kendall: whether step 2 uses Kendall's tau-b instead of Spearman's rho.
 
   Raises:
@@ -112,7 +112,7 @@ def channel_correlations(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array |
 
 def without_shared_input(hidden_a: jax.Array, hidden_b: jax.Array,
                          shared_input: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The `residuals` of both networks' hidden states, [n, D] each."""
+  """The `residuals` of both models' hidden states, [n, D] each."""
   check_projectable(*shared_input.shape)
   return residuals(hidden_a, shared_input), residuals(hidden_b, shared_input)
 
@@ -147,8 +147,8 @@ def norm_trace(hidden_ND: jax.Array, left_ND: jax.Array, input_ND: jax.Array) ->
   (x + f) / |x + f| is not linear in it. If x makes up the share s of their
   variance, -x s δ / 2 remains, where δ is the fluctuation of |x|² over its mean. To
   first order this is a share s³ var(δ) / (4 (1 - s)) of the remaining variance, and
-  its root is returned. Two unrelated networks correlate by the product of their
-  traces: below 0.001 as networks are used (s < 0.3), but by 0.2 if embeddings have a
+  its root is returned. Two unrelated models correlate by the product of their
+  traces: below 0.001 as models are used (s < 0.3), but by 0.2 if embeddings have a
   std of 1.
 
   Example:

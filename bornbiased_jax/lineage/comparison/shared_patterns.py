@@ -1,8 +1,8 @@
 """What makes features of equal number agree without descent, and by how much.
 
 - A pattern that all layers share, such as weights near the identity: it also makes features of
-  equal number agree in different layers of one network, which descent does not.
-- Features that are alike in the same pairs in both networks, as tiled units are, or units of one
+  equal number agree in different layers of one model, which descent does not.
+- Features that are alike in the same pairs in both models, as tiled units are, or units of one
   public factor of low rank.
 
 One sparsity mask, or one pattern of scales, makes the diagonal vary more: `block_test` sees that,
@@ -43,14 +43,14 @@ def mean_likeness(a: list[Blocks], b: list[Blocks]) -> float:
 
 
 def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
-  """How much the features of unrelated networks with the patterns of these may agree.
+  """How much the features of unrelated models with the patterns of these may agree.
 
-  The likeness of two features is an inner product, φ(x)·φ(y). So what two networks have in common
+  The likeness of two features is an inner product, φ(x)·φ(y). So what two models have in common
   in every layer is at most the geometric mean of what each has in common with itself (Cauchy and
   Schwarz): the likeness of features of equal number in layers that are 1, 2, … apart, none of them
   copies. Of each an upper bound is taken, which holds with the probability POWER. The largest
   product over the distances counts, up to half of the layers: so far apart are the layers of a
-  network that was grown by stacking a smaller one. A pattern in only one of the networks makes
+  model that was grown by stacking a smaller one. A pattern in only one of the models makes
   nothing agree. Where one has too few layers for a distance, as a pattern of every other layer
   does not show in two, it is taken to have what is found in the other.
   """
@@ -61,7 +61,7 @@ def unconnected_bound(a: list[Blocks], b: list[Blocks]) -> float:
 
 
 def recurring_bound(a: list[Blocks], b: list[Blocks]) -> float:
-  """The same of all layers but exact copies, at distances that both networks have.
+  """The same of all layers but exact copies, at distances that both models have.
 
   A strong pattern makes layers look like copies. In only `distinct_layers` it would not recur.
   """
@@ -93,7 +93,7 @@ def inflation(pairs: list[tuple[Blocks, Blocks]],
               grams: dict[int, np.ndarray] | None = None) -> float:
   """How many times as wide as permutations say the mean likeness of equal features spreads.
 
-  If one network is turned by a random rotation, Σ_i φ(a_i)·φ(b_i) has the variance Σ_ij A_ij B_ij,
+  If one model is turned by a random rotation, Σ_i φ(a_i)·φ(b_i) has the variance Σ_ij A_ij B_ij,
   up to a factor, with the Gram matrices A and B of both, centred in their blocks. Were features
   independent, only i = j would count. Both sums are taken over the pairs of layers. Descendants
   spread more as well, but their z is larger still. Of pooled heads it is 1. `grams` keeps the

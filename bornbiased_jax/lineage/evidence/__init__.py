@@ -1,1 +1,1 @@
-"""What tests read of a network: features, tensors, hidden states; and the signature of all."""
+"""What tests read of a model: features, tensors, hidden states; and the signature of all."""

@@ -33,7 +33,7 @@ def read(path: str | os.PathLike, make: Callable[[dict[str, np.ndarray], dict], 
   path = path_of(path)
   if path.suffix == '.npz':
     raise InputError(f'{path}: files of older versions (.npz) are not read any more; compare the '
-                     'network itself, which leaves a signature (.safetensors)')
+                     'model itself, which leaves a signature (.safetensors)')
   try:
     with path.open('rb') as file:
       start = file.read(8)

@@ -1,6 +1,6 @@
-"""Networks of families without a forward pass here, read by the names and shapes of their tensors.
+"""Models of families without a forward pass here, read by the names and shapes of their tensors.
 
-`layouts` says where units and heads lie. There are no hidden states, so such a network can be found
+`layouts` says where units and heads lie. There are no hidden states, so such a model can be found
 related, and is never cleared.
 """
 
@@ -34,7 +34,7 @@ READ = 'by names and shapes of tensors, without a forward pass'
 
 @dataclasses.dataclass(frozen=True)
 class Weights(Model):
-  """A network whose `config` has only its sizes; it cannot be loaded or run."""
+  """A model whose `config` has only its sizes; it cannot be loaded or run."""
 
   @functools.cached_property
   def config(self) -> ModelConfig:
@@ -48,7 +48,7 @@ class Weights(Model):
 
   @property
   def about(self) -> dict:
-    """JSON that says which network it is, and what of it was read."""
+    """JSON that says which model it is, and what of it was read."""
     of_type = plain(str(self._settings.get('model_type')))[:200]
     about = super().about | {'read': READ, 'model_type': of_type, 'stack': self.layout.stack}
     left_out = ', '.join(self.layout.left_out)[:200]
@@ -72,7 +72,7 @@ class Weights(Model):
 
   def no_states(self, probe: Probe, *, about: dict, on_batch: Callable[[int], None],
                 parts: str | os.PathLike | None) -> HiddenStates:
-    """The hidden states of a network that cannot be run: none, for no sequence."""
+    """The hidden states of a model that cannot be run: none, for no sequence."""
     on_batch(probe.num_sequences)
     nothing = np.zeros((0, self.config.width), np.float32)
     settings = hidden_states.probe_settings(probe, self.config)
@@ -105,7 +105,7 @@ class Weights(Model):
 
 
 def is_unknown(model: Model) -> bool:
-  """Whether a network is a folder of a family that has no forward pass here, or has no head."""
+  """Whether a model is a folder of a family that has no forward pass here, or has no head."""
   entries = None if model.adapter else model.entries
   if entries is None:
     return False
@@ -114,7 +114,7 @@ def is_unknown(model: Model) -> bool:
 
 
 def weights_of(model: Model) -> Weights:
-  """The same network; only its weights are read."""
+  """The same model; only its weights are read."""
   return Weights(**{each.name: getattr(model, each.name) for each in dataclasses.fields(model)})
 
 

@@ -1,7 +1,7 @@
-"""What the hidden features of a network read and write: MLP units and value channels.
+"""What the hidden features of a model read and write: MLP units and value channels.
 
 A feature is known by the residual channels that it reads and writes, as vectors. Scales
-that a network can move from one matrix to another without any effect do not count: gains
+that a model can move from one matrix to another without any effect do not count: gains
 of norms belong to what reads them, those behind a sublayer to what it writes, and vectors
 have length 1.
 """
@@ -29,7 +29,7 @@ _OWN = 'blocks/0/'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features:
-  """The vectors of a network's hidden features, float16, of length 1.
+  """The vectors of a model's hidden features, float16, of length 1.
 
   Attributes:
     config: the architecture.
@@ -38,8 +38,8 @@ class Features:
       value and output of the first C channels of the first G heads for keys and values,
       [L, G, C, D] and [L, G, C, H, D], as H query heads read each of these. U, G and C are
       `stored_sizes`. The H vectors of an output have length 1 together. Sublayers that the
-      network lacks are left out.
-    kept: what tests computed of this network, so that all its pairs compute it once.
+      model lacks are left out.
+    kept: what tests computed of this model, so that all its pairs compute it once.
   """
 
   config: ModelConfig
@@ -48,13 +48,13 @@ class Features:
 
 
 def of_network(config: ModelConfig, params: dict) -> Features:
-  """The features of a network."""
+  """The features of a model."""
   layers = in_memory(config, params)
   return stacked(config, (of_layer(config, layers.read_block(i)) for i in range(config.num_layers)))
 
 
 def stacked(config: ModelConfig, layers: Iterable[dict[str, np.ndarray]]) -> Features:
-  """The features of a network from its layers' features (`of_layer`)."""
+  """The features of a model from its layers' features (`of_layer`)."""
   first, *others = layers
   return Features(config, {name: np.stack([x, *(each[name] for each in others)])
                            for name, x in first.items()})
@@ -93,7 +93,7 @@ def average_experts(features: Features) -> Features:
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-  """The shapes of the arrays that a network of this configuration has."""
+  """The shapes of the arrays that a model of this configuration has."""
   experts, U, G, K = stored_sizes(config)
   of_unit = (U, experts) if config.num_experts > 1 else (U,)
   found: dict[str, tuple[int, ...]] = {
@@ -108,7 +108,7 @@ def stored_sizes(config: ModelConfig) -> tuple[int, int, int, int]:
   """How many experts, their units, heads for keys and values, and channels of a head are stored.
 
   All, if MOST_NUMBERS suffice; else the first of each layer, of units and channels in whole blocks,
-  of networks of one shape the same.
+  of models of one shape the same.
 
   Example:
     >>> from bornbiased_jax import configs

@@ -1,4 +1,4 @@
-"""The last-token hidden states of a network that reads a probe."""
+"""The last-token hidden states of a model that reads a probe."""
 
 from collections.abc import Callable, Iterable
 import contextlib
@@ -35,15 +35,15 @@ _SETTINGS = ('kind', 'num_sequences', 'length', 'seed', 'num_ids', 'of_each')
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HiddenStates:
-  """The last-token states of one network that read a probe.
+  """The last-token states of one model that read a probe.
 
   Attributes:
     hidden_ND: the final norm's output at the last position of each sequence, float32.
     input_ND: what entered the residual stream there: the probe's own vector or the token's
-      embedding, plus learned positions if the network has them, float32.
+      embedding, plus learned positions if the model has them, float32.
     probe: the probe's settings, as JSON with their hash.
-    config: the network's architecture.
-    about: JSON that says which network it is.
+    config: the model's architecture.
+    about: JSON that says which model it is.
   """
 
   hidden_ND: np.ndarray
@@ -53,7 +53,7 @@ class HiddenStates:
   about: dict
 
   def named(self, about: dict) -> 'HiddenStates':
-    """The same states, of a network that is known as `about`."""
+    """The same states, of a model that is known as `about`."""
     return dataclasses.replace(self, about=about)
 
   def metadata(self) -> dict:
@@ -94,7 +94,7 @@ def probe_settings(probe: Probe, config: ModelConfig) -> dict:
 
 
 def input_is_shared(base: HiddenStates, suspect: HiddenStates) -> bool:
-  """Whether two networks read the same vectors, or almost: their cosine is above SHARED_ABOVE.
+  """Whether two models read the same vectors, or almost: their cosine is above SHARED_ABOVE.
 
   The mean over sequences does not count, as learned positions add the same to each.
   """
@@ -107,10 +107,10 @@ def input_is_shared(base: HiddenStates, suspect: HiddenStates) -> bool:
 def of_network(config: ModelConfig, params: dict, probe: Probe, *, about: dict | None = None,
                batch_size: int | None = None, parts: str | os.PathLike | None = None,
                on_batch: Callable[[int], None] = lambda sequences: None) -> HiddenStates:
-  """A network's hidden states, computed in float32 at the highest precision.
+  """A model's hidden states, computed in float32 at the highest precision.
 
   The devices of a mesh on which the parameters lie share each batch. `parts` keeps finished
-  batches of only this network and probe, so that a call that was stopped can go on.
+  batches of only this model and probe, so that a call that was stopped can go on.
 
   Raises:
     InputError: a state is not a finite number, or the probe is longer than the model's sequences.
@@ -136,7 +136,7 @@ def checked(hidden_ND: np.ndarray, input_ND: np.ndarray, config: ModelConfig, pr
   """Hidden states; raises InputError if one is not a finite number."""
   for array in (hidden_ND, input_ND):
     if not np.isfinite(array).all():
-      raise InputError(f'{about.get("name", "the network")}: its hidden states are not all finite '
+      raise InputError(f'{about.get("name", "the model")}: its hidden states are not all finite '
                        'numbers')
   return HiddenStates(np.ascontiguousarray(hidden_ND), np.ascontiguousarray(input_ND),
                       probe_settings(probe, config), config, about)
@@ -184,7 +184,7 @@ def _stored(path):
 def of_seeds(config: ModelConfig, seeds: Iterable[int], probe: Probe, *,
              embedding_seed: int | None = None,
              on_network: Callable[[], None] = lambda: None) -> list[HiddenStates]:
-  """Hidden states of random networks; with `embedding_seed` all have embedding and head of it."""
+  """Hidden states of random models; with `embedding_seed` all have embedding and head of it."""
   made = []
   for seed in seeds:
     params = init_params(config, seed, embedding_seed)
@@ -199,7 +199,7 @@ def exact(config: ModelConfig) -> ModelConfig:
 
 
 def without_vocabulary(probe: Probe, config: ModelConfig) -> Probe:
-  """The probe without a number of ids that the network has anyway: one program for both."""
+  """The probe without a number of ids that the model has anyway: one program for both."""
   return dataclasses.replace(probe, num_ids=None) if probe.num_ids == config.vocab_size else probe
 
 

@@ -1,4 +1,4 @@
-"""The signature of a network: all that a verdict reads of it, taken once, saved, compared later.
+"""The signature of a model: all that a verdict reads of it, taken once, saved, compared later.
 
 It holds the configuration, the directions of hidden features (`features`), the last-token hidden
 states for a probe, and of each tensor a SHA-256 digest and 1,024 entries. At the shapes of a model
@@ -32,7 +32,7 @@ class Survey:
   """The part of a signature that parameters give without a forward pass.
 
   Attributes:
-    features: the network's hidden features.
+    features: the model's hidden features.
     gain_D: the gains of its final norm.
     tensors: its tensors by name.
   """
@@ -47,13 +47,13 @@ class Survey:
     return tensors.digest_of(self.tensors)
 
   def signature(self, states: HiddenStates) -> 'Signature':
-    """The signature of the network that has these hidden states."""
+    """The signature of the model that has these hidden states."""
     return Signature(**vars(self), states=states)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Signature(Survey):
-  """What a verdict reads of a network.
+  """What a verdict reads of a model.
 
   Attributes:
     states: its hidden states for a probe, of kind 'pairs' if it is for a verdict.
@@ -63,12 +63,12 @@ class Signature(Survey):
 
   @property
   def config(self) -> ModelConfig:
-    """The network's architecture."""
+    """The model's architecture."""
     return self.states.config
 
   @property
   def about(self) -> dict:
-    """JSON that says which network it is."""
+    """JSON that says which model it is."""
     return self.states.about
 
   @property
@@ -83,7 +83,7 @@ class Signature(Survey):
                      out=np.zeros_like(self.states.hidden_ND))
 
   def named(self, about: dict) -> 'Signature':
-    """The same signature, of a network that is known as `about`."""
+    """The same signature, of a model that is known as `about`."""
     return dataclasses.replace(self, states=self.states.named(about))
 
   def save(self, path: str | os.PathLike) -> None:
@@ -98,7 +98,7 @@ class Signature(Survey):
 
 
 def survey(layers: Layers) -> Survey:
-  """Reads every parameter of a network once."""
+  """Reads every parameter of a model once."""
   takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
   found: list[dict[str, np.ndarray]] = []
   for name, piece in layers.leaves(
@@ -153,7 +153,7 @@ def pairs_probe(probe: Probe) -> Probe:
 
 def of_network(config: ModelConfig, params: dict, probe: Probe, about: dict | None = None,
                on_batch: Callable[[int], None] = lambda sequences: None) -> Signature:
-  """The signature of a network.
+  """The signature of a model.
 
   Raises:
     InputError: as `hidden_states.of_network` does.

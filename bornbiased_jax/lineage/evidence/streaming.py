@@ -1,7 +1,7 @@
-"""Hidden states of networks that do not fit into memory, layer by layer.
+"""Hidden states of models that do not fit into memory, layer by layer.
 
 One layer's parameters are read, all sequences pass through it, then the next layer is read.
-A network of L layers is thus run as L networks of one layer, and each reads what the one before
+A model of L layers is thus run as L networks of one layer, and each reads what the one before
 has written. So memory holds a layer or two, and the residual stream of all sequences
 before and after it, 8 n T d bytes.
 """
@@ -31,7 +31,7 @@ from bornbiased_jax.storage.layers import Layers
 def of_layers(layers: Layers, probe: Probe, *, about: dict | None = None,
               batch_size: int | None = None, parts: str | os.PathLike | None = None,
               on_batch: Callable[[int], None] = lambda sequences: None) -> HiddenStates:
-  """`hidden_states.of_network`, up to rounding, of a network that is read layer by layer.
+  """`hidden_states.of_network`, up to rounding, of a model that is read layer by layer.
 
   `parts` keeps the residual stream after the latest layer. `on_batch` is called after each
   batch of a layer with its share of the sequences.

@@ -1,4 +1,4 @@
-"""Which tensors two networks share: equal, partly equal, nearly equal, or equal up to scale."""
+"""Which tensors two models share: equal, partly equal, nearly equal, or equal up to scale."""
 
 from collections.abc import Iterable
 import dataclasses
@@ -72,12 +72,12 @@ def _places(name, shape):
 
 
 def digest_of(tensors: dict[str, Tensor]) -> str:
-  """SHA-256 of a network, from the digests of its tensors (`digests.digest`)."""
+  """SHA-256 of a model, from the digests of its tensors (`digests.digest`)."""
   return digests.joined({name: each.digest for name, each in tensors.items()})
 
 
 def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
-  """The tensors that two networks have in common and that are not constant in both, as JSON.
+  """The tensors that two models have in common and that are not constant in both, as JSON.
 
   Each has its name, how (equal, partly equal, nearly equal or equal up to scale), the correlation
   of sampled entries and the share of them that are equal and not 0.
@@ -101,7 +101,7 @@ def equal_matrices(a: dict[str, Tensor], b: dict[str, Tensor],
 
   Of a layer all sampled entries are compared, LEAST_SAMPLED of them at least. Matrices of few
   entries or few distinct values, which a rule can make, do not count. `stack` is what stands
-  before the number of a layer, if both networks have names of their own; their matrices all count.
+  before the number of a layer, if both models have names of their own; their matrices all count.
   """
   found: dict[str, list[int]] = {}
   for name in sorted(a.keys() & b.keys()):

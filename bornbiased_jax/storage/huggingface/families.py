@@ -303,7 +303,7 @@ def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def groups(config: ModelConfig, family: Family,
            shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
-  """What a family stores of a network whose leaves have these shapes."""
+  """What a family stores of a model whose leaves have these shapes."""
   modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
   split = functools.partial(family.split, heads=config.num_heads)
   endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}

@@ -65,7 +65,7 @@ def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
       float16 or bfloat16. Or a GGUF file (`gguf.py`), whose tensors are dequantized.
     mesh: from `sharding.make_mesh`. Each leaf is spread over it before the next
       is read, so that the host holds one leaf at a time. By default one device
-      holds the network.
+      holds the model.
     adapter: directory of an adapter of PEFT (`adapters`), which is merged into the tensors.
 
   Returns:
@@ -291,7 +291,7 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
          tokenizer: Tokenizer | None = None) -> None:
   """Writes a directory that `transformers.AutoModelForCausalLM.from_pretrained` can load.
 
-  The directory appears complete or not at all. It does not say how the network is computed
+  The directory appears complete or not at all. It does not say how the model is computed
   (dtype, remat), because config.json has no entries for that; how weights were drawn is in
   `initializer_range`, or in an entry that only `load` knows. All parameters come back
   exactly, except gains of Gemma below 1/2: stored less 1, they are rounded by up to 3e-8.
@@ -318,7 +318,7 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
 
 def described(config: ModelConfig, params: dict, tokenizer: Tokenizer | None = None
               ) -> tuple[Family, dict]:
-  """The family of a network and its config.json; raises InputError as `save` does."""
+  """The family of a model and its config.json; raises InputError as `save` does."""
   name, family = choose_family(config)
   _check_params(config, params)
   header = dict(model_type=name, architectures=[family.architecture], dtype='float32',

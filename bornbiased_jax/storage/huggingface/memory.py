@@ -38,7 +38,7 @@ _WRAPPED = re.compile(rf'(?<![^./])({"|".join(_WRAPPERS)})\.')
 
 
 def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
-  """A network from a model of `transformers` in memory, as `load` reads it from its saved folder.
+  """Converts a model of `transformers` in memory, as `load` reads its saved folder.
 
   Args:
     model: a PyTorch module of one of the families of `load`. It stays as it is.
@@ -72,7 +72,7 @@ def from_transformers(model: Any) -> tuple[ModelConfig, dict]:
 def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
                     tensors: Mapping[str, Any], names: Mapping[str, str] | None = None, *,
                     kernels: str | None = None) -> tuple[ModelConfig, dict]:
-  """A network from arrays in memory, of PyTorch, NumPy or JAX, as `load` reads it from files.
+  """Converts arrays in memory, of PyTorch, NumPy or JAX, as `load` reads them from files.
 
   Args:
     config: config.json, as a path of it or its folder, or as a dict; or a configuration.
@@ -131,7 +131,7 @@ def _place_of(wanted, names):
 
 
 def to_transformers(config: ModelConfig, params: dict) -> Any:
-  """The model of `transformers` that computes what a network does; it needs torch.
+  """The model of `transformers` that computes the same; it needs torch.
 
   Args:
     config: the architecture.

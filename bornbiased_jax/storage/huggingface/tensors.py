@@ -124,7 +124,7 @@ def _indexed(path):
   for pickled in sorted(file for file in path.iterdir() if file.suffix in _PICKLES):
     raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
   raise InputError(f'{path} has no weights: no {WHOLE} and no {INDEX}; {path}:42 is a random '
-                   'network of its config.json')
+                   'model of its config.json')
 
 
 def pickle_advice(file: str, source: str, target: str | os.PathLike) -> str:

@@ -167,7 +167,7 @@ def test_ics_refuses():
     baselines.ics(a, b)
   with pytest.raises(InputError, match='from 0 to 69'):
     baselines.ics(a, b, np.array([1, 70]), head_size=8)
-  with pytest.raises(InputError, match='2 layers; a network has 1'):
+  with pytest.raises(InputError, match='2 layers; a model has 1'):
     baselines.ics(*pair(configs.get('tiny_gpt2', num_layers=1)))
 
 

@@ -79,6 +79,6 @@ def test_what_is_no_file_or_an_old_one_is_named(tmp_path):
   with pytest.raises(InputError, match='none.safetensors: No such file'):
     read(tmp_path / 'none.safetensors')
   np.savez(tmp_path / 'old.npz', x=np.array([Hostile(tmp_path / 'made')], object))
-  with pytest.raises(InputError, match='old.npz: files of older .* compare the network itself'):
+  with pytest.raises(InputError, match='old.npz: files of older .* compare the model itself'):
     read(tmp_path / 'old.npz')
   assert not (tmp_path / 'made').exists()
