@@ -186,4 +186,4 @@ def optional(parse):
 
 
 # Of networks, whatever is made of them.
-SEEDS = Kind(listed(seed_range), 'seeds, each of them a network, as 0-99 or 42,43')
+SEEDS = Kind(listed(seed_range), 'seeds such as 0-99 or 42,43, each of them a network')
