@@ -18,12 +18,14 @@ PACKAGES = ('bornbiased_jax', 'jax', 'jaxlib', 'flax', 'numpy', 'scipy')
 _PLUGINS = {'gpu': (('jax-cuda12-plugin', 'jax-cuda13-plugin'), 'cuda12'),
             'tpu': (('libtpu',), 'tpu')}
 # Where the kernel says to which control groups this process belongs, and where they are. By their
-# controllers, of version 2 and 1: the files with what a group may use and what it uses, and the
-# entry of memory.stat with what of this it can give back.
-_OWN_GROUPS, _GROUPS = '/proc/self/cgroup', '/sys/fs/cgroup'
+# controllers, of version 2 and 1: the files with what a group may use before it is killed or slowed
+# down, the one with what it uses, and the entry of memory.stat with what of this it can give back.
+_MEMORY, _OWN_GROUPS, _GROUPS = '/proc/meminfo', '/proc/self/cgroup', '/sys/fs/cgroup'
 _GROUP_FILES = {
-    '': ('memory.max', 'memory.current', 'inactive_file'),
-    'memory': ('memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_inactive_file')}
+    '': (('memory.max', 'memory.high'), 'memory.current', 'inactive_file'),
+    'memory': (('memory.limit_in_bytes',), 'memory.usage_in_bytes', 'total_inactive_file')}
+# The limits of a process, and the entries of /proc/self/status with what it uses of them.
+_PROCESS, _OF_PROCESS = '/proc/self/status', {'RLIMIT_AS': 'VmSize:', 'RLIMIT_DATA': 'VmData:'}
 _TPU_VARIABLES = ('TPU_ACCELERATOR_TYPE', 'TPU_WORKER_ID', 'TPU_NAME', 'COLAB_TPU_ADDR')
 
 
@@ -57,22 +59,42 @@ def free_memory() -> float:
   devices = jax.local_devices()
   if devices[0].platform != 'cpu':
     memory = [device.memory_stats() for device in devices]
-    return sum(each['bytes_limit'] - each['bytes_in_use'] for each in memory)
-  available = 1024 * _number('/proc/meminfo', 'MemAvailable:')
-  return min([available or math.inf, *_left_to_groups()])
+    # Some allocators keep no account.
+    return (sum(each['bytes_limit'] - each['bytes_in_use'] for each in memory)
+            if all(memory) else math.inf)
+  available = 1024 * _number(_MEMORY, 'MemAvailable:') or _physical_memory()
+  return min([available, *_left_to_groups(), *_left_to_process()])
+
+
+def _physical_memory() -> float:
+  with contextlib.suppress(AttributeError, ValueError, OSError):  # Not every system says it.
+    return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  return math.inf
+
+
+def _left_to_process() -> Iterator[float]:
+  """What the limits of this process leave to it, as `ulimit -v` sets them."""
+  with contextlib.suppress(ImportError):  # Only Unix has them.
+    import resource
+    for name, entry in _OF_PROCESS.items():
+      limit, _ = resource.getrlimit(getattr(resource, name))
+      if limit != resource.RLIM_INFINITY:
+        yield max(0, limit - 1024 * _number(_PROCESS, entry))
 
 
 def _left_to_groups() -> Iterator[float]:
   """What the limits of this process's groups, and of those above them, leave to it."""
   for controllers, path in re.findall(r'^\d+:(.*?):/?(.*)$', _read(_OWN_GROUPS), re.MULTILINE):
-    if controllers in _GROUP_FILES:
-      limit_file, use_file, idle_entry = _GROUP_FILES[controllers]
-      root = Path(_GROUPS, controllers)
+    version = 'memory' if 'memory' in controllers.split(',') else controllers
+    if version in _GROUP_FILES:
+      limit_files, use_file, idle_entry = _GROUP_FILES[version]
+      root = Path(_GROUPS, version)
       # In a container the path may be that outside of it; its own group then is the root.
       for group in [root / path, *(root / path).parents]:
-        if group.is_relative_to(root) and (limit := _number(group / limit_file)):
+        limits = [_number(group / file) for file in limit_files if group.is_relative_to(root)]
+        if any(limits):
           idle = _number(group / 'memory.stat', f'{idle_entry} ')
-          yield max(0, limit - max(0, _number(group / use_file) - idle))
+          yield max(0, min(filter(None, limits)) - max(0, _number(group / use_file) - idle))
 
 
 def _number(file, before=''):

@@ -2,8 +2,11 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
+import subprocess
+import sys
 
 import flax
 import jax
@@ -53,6 +56,10 @@ def test_free_memory_is_what_the_kernel_says(monkeypatch, tmp_path):
     ('0::/', {'': ('max', GiB, 0)}, None), ('0::/', {}, None), ('', {'': (GiB, 0, 0)}, None),
     ('0::/', {'': (3 * GiB // 4, 0, 0)}, 3 * GiB // 4),
     ('0::/', {'': (GiB, GiB // 4, 0)}, 3 * GiB // 4),
+    # Above `high` a group is slowed down, as if it had no more.
+    ('0::/', {'': ('max', GiB // 4, 0, GiB)}, 3 * GiB // 4),
+    ('0::/', {'': (GiB, GiB // 4, 0, GiB // 2)}, GiB // 4),
+    ('0::/', {'': (GiB, GiB // 4, 0, 'max')}, 3 * GiB // 4),
     # What files alone keep in memory is given back.
     ('0::/', {'': (GiB, GiB // 2, GiB // 4)}, 3 * GiB // 4), ('0::/', {'': (GiB, GiB, 0)}, 0),
     # A job has its own group; the least of the limits holds, and what a whole group uses.
@@ -65,6 +72,7 @@ def test_free_memory_is_what_the_kernel_says(monkeypatch, tmp_path):
     ('12:cpu,cpuacct:/x\n9:memory:/docker/1\n1:name=systemd:/y\n0::/z', {
         'memory/docker/1': (GiB, GiB // 2, GiB // 4), 'z': ('max', 0, 0)}, 3 * GiB // 4),
     ('9:memory:/docker/1', {'memory': (GiB, GiB // 2, 0), 'docker/1': (1, 0, 0)}, GiB // 2),
+    ('4:hugetlb,memory:/x', {'memory/x': (GiB, GiB // 2, 0)}, GiB // 2),
     ('9:memory:/docker/1', {'memory/docker/1': (2**63 - 4096, GiB, 0)}, None),
 ])
 def test_free_memory_is_what_control_groups_leave(lines, groups, free, monkeypatch, tmp_path):
@@ -72,14 +80,54 @@ def test_free_memory_is_what_control_groups_leave(lines, groups, free, monkeypat
   monkeypatch.setattr(environment, '_OWN_GROUPS', tmp_path / 'own')
   monkeypatch.setattr(environment, '_GROUPS', tmp_path / 'groups')
   unlimited = environment.free_memory()
-  for path, (limit, used, idle) in groups.items():
+  for path, (limit, used, idle, *high) in groups.items():
     group, is_first = tmp_path / 'groups' / path, path.startswith('memory')
     group.mkdir(parents=True, exist_ok=True)
     names = ('memory.limit_in_bytes', 'memory.usage_in_bytes') if is_first else (
-        'memory.max', 'memory.current')
-    for name, value in zip(names, (limit, used), strict=True):
+        'memory.max', 'memory.current', 'memory.high')
+    for name, value in zip(names, (limit, used, *high), strict=False):
       (group / name).write_text(f'{value}\n')
     of_all = 'total_' * is_first  # Beside what is of a group without those in it.
     (group / 'memory.stat').write_text(f'anon 5\n{of_all}inactive_file {idle}\nactive_file 7\n')
   found = environment.free_memory()
   assert found == free if free is not None else found == pytest.approx(unlimited, rel=0.2)
+
+
+def test_free_memory_where_the_kernel_says_nothing(monkeypatch, tmp_path):
+  """As on a Mac: it is all that the machine has, without what is free of it."""
+  for name in '_MEMORY', '_GROUPS', '_OWN_GROUPS':
+    monkeypatch.setattr(environment, name, tmp_path / 'none')
+  physical = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  assert environment.free_memory() == physical
+  monkeypatch.delattr(os, 'sysconf')
+  assert environment.free_memory() == math.inf
+
+
+@pytest.mark.parametrize('limit', ['AS', 'DATA'])
+def test_free_memory_is_what_ulimit_leaves(limit):
+  program = f"""
+import resource
+from bornbiased_jax import environment
+environment.free_memory()
+used = environment._number('/proc/self/status', environment._OF_PROCESS['RLIMIT_{limit}'])
+resource.setrlimit(resource.RLIMIT_{limit}, (1024 * used + 2**30,) * 2)
+free = environment.free_memory()
+bytearray(int(free) // 2)
+try:
+  bytearray(2 * int(free))
+except MemoryError:
+  print(free)
+"""
+  environ = dict(os.environ, JAX_PLATFORMS='cpu')
+  found = subprocess.run([sys.executable, '-c', program], env=environ, capture_output=True,
+                         text=True, check=True).stdout
+  assert 2**29 < float(found) <= 2**30  # Threads that JAX starts take some.
+
+
+def test_an_allocator_without_an_account_is_no_limit(monkeypatch):
+  class Device:
+    platform = 'gpu'
+    memory_stats = staticmethod(lambda: None)
+
+  monkeypatch.setattr(jax, 'local_devices', lambda: [Device(), Device()])
+  assert environment.free_memory() == math.inf

@@ -217,7 +217,7 @@ def _with_adapter(name, base, adapter):
 def _in_place(name):
   """A run, a directory or file of `transformers`, or a model of the Hub."""
   directory, step = _split_step(name)
-  is_gguf = huggingface.is_gguf(name) and directory.is_file()
+  is_gguf = directory.is_file() and huggingface.is_gguf(directory)
   if is_gguf or (step is None and _has_model(directory) and not checkpoint.steps(directory)):
     path = local(directory)
     return Model(name, 'transformers', str(path), files=path)
@@ -237,7 +237,7 @@ def _in_place(name):
   if step is None and (reason := why_none(directory)):
     raise InputError(f'{name} {reason}')
   if step is None and not checkpoint.steps(directory):
-    inside = filter(_has_model, directory.iterdir())
+    inside = (path for path in directory.iterdir() if _has_model(path) or huggingface.is_gguf(path))
     if last := max(inside, key=lambda path: (len(path.name), path), default=None):
       raise InputError(f'{name} holds models; give one of them, such as {last}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.

@@ -12,7 +12,6 @@ from jax.sharding import NamedSharding
 import numpy as np
 
 from bornbiased_jax.data import windows
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, attention_kernels, flops, sharding
 from bornbiased_jax.models.loss import next_token_loss
 from bornbiased_jax.storage import checkpoint
@@ -40,7 +39,6 @@ def train(run: Run) -> dict:
   """
   for text in (run.data, run.validation):
     text.check(run.config.vocab_size)
-  _validation_windows(run)
   state, parents = begin(run)
   take_step, start = compiled_step(run), int(jnp.max(state.step))
   with _writers(run) as writers, _monitor(run, start) as monitor, _stop_signal() as stop:
@@ -103,26 +101,25 @@ def _spread(run, rows, num_rows):
 
 def evaluate(run: Run, params: dict) -> np.ndarray:
   """Mean loss of each network [networks], in nats per token, on the run's validation sequences."""
-  windows_NT = _validation_windows(run)
-  part_size = run.recipe.batch_size // run.recipe.accumulation
+  windows_NT = windows.spaced_windows(
+      run.validation.tokens, run.validation_sequences, run.recipe.length)
   loss_of = _compiled_loss(run.config, _attend(run), run.together)
   total: np.ndarray = np.zeros(())
-  for first in range(0, len(windows_NT), part_size):
-    part_NT = windows_NT[first:first + part_size]
+  for weight, part_NT in _parts(run, windows_NT):
     tokens_NT = _spread(run, lambda rows, part_NT=part_NT: part_NT[rows], len(part_NT))
-    total = total + len(part_NT) * np.asarray(loss_of(params, tokens_NT), float)
+    total = total + weight * np.asarray(loss_of(params, tokens_NT), float)
   return np.atleast_1d(total / len(windows_NT))
 
 
-def _validation_windows(run):
-  """Sequences from all over the validation text, as many as the mesh divides."""
-  recipe, shards = run.recipe, sharding.batch_shards(run.mesh)
-  windows_NT = windows.spaced_windows(
-      run.validation.tokens, run.validation_sequences, recipe.length)
-  if len(windows_NT) < shards:
-    raise InputError(f'{run.validation.name}: {len(windows_NT)} sequences of length '
-                     f'{recipe.length} are fewer than the {shards} devices that share a batch')
-  return windows_NT[:len(windows_NT) // shards * shards]
+def _parts(run, windows_NT):
+  """Parts of the windows that devices can share, each with the number of windows in it."""
+  size, shards = run.recipe.batch_size // run.recipe.accumulation, sharding.batch_shards(run.mesh)
+  whole = len(windows_NT) // shards * shards
+  for first in range(0, whole, size):
+    part_NT = windows_NT[first:min(first + size, whole)]
+    yield len(part_NT), part_NT
+  for window_T in windows_NT[whole:]:  # Every device has the same one.
+    yield 1, np.repeat(window_T[None], shards, axis=0)
 
 
 @functools.lru_cache(maxsize=4)

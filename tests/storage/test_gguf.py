@@ -149,6 +149,20 @@ def test_a_file_has_the_name_of_a_network(directory, tmp_path):
     storage.open(str(tmp_path / 'y.gguf'))
 
 
+def test_a_file_is_known_by_its_beginning(directory, tmp_path):
+  """Ollama names its files by their digests; a folder of a GGUF file says to give the file."""
+  path, folder = directory('qwen3_tied'), tmp_path / 'downloaded'
+  folder.mkdir()
+  file = small_gguf.write(folder / 'x.gguf', path)
+  with pytest.raises(InputError, match=f'holds models; give one of them, such as {file}'):
+    storage.open(str(folder))
+  (folder / 'config.json').write_bytes((path / 'config.json').read_bytes())
+  with pytest.raises(InputError, match=f'give one of its GGUF files, such as {file}'):
+    huggingface.load(folder)
+  blob = file.rename(folder / 'sha256-1a2b')
+  assert_equal(storage.open(str(blob)).files, path)
+
+
 @pytest.mark.parametrize('name', ['gpt2', 'llama_linear', 'gemma2'])
 def test_layers_of_a_file_are_those_of_its_directory(name, directory, tmp_path, monkeypatch):
   path = directory(name)
@@ -250,6 +264,17 @@ def test_what_is_not_said_is_what_its_loader_takes(name, lacking, changes, direc
   path = directory(name)
   file = small_gguf.write(tmp_path / 'x.gguf', path, **{lacking: None})
   edit_config(path, **changes)
+  assert huggingface.load_config(file) == huggingface.load_config(path)
+
+
+@pytest.mark.parametrize('name, value', [
+    ('expert_shared_count', 0), ('nextn_predict_layers', 0), ('use_parallel_residual', False),
+    ('logit_scale', 0.0), ('attention.scale', 0.0), ('attention.clamp_kqv', 0.0),
+    ('attention.sliding_window', 0), ('rope.scaling.attn_factor', 1.0)])
+def test_what_says_that_a_model_has_none_of_it_changes_nothing(name, value, copy, tmp_path):
+  """llama.cpp (b11739) computes the same with these as without them."""
+  path = copy('llama_linear')
+  file = small_gguf.write(tmp_path / 'x.gguf', path, **{name: value})
   assert huggingface.load_config(file) == huggingface.load_config(path)
 
 

@@ -63,6 +63,23 @@ def by_block(out, width):
   return dict(weight=weight, weight_scale_inv=scale), weight.astype(np.float32) * spread
 
 
+def with_own_types(out, width):
+  """Scales that are powers of 2, of blocks whose sizes nothing says."""
+  weight = float8((out, width)).astype(np.float32).astype(ml_dtypes.float8_e5m2)
+  scale = 2.0 ** (drawn((out // 8, width // 16), 5) - 2)
+  return dict(weight=weight, weight_scale_inv=scale.astype(ml_dtypes.float8_e8m0fnu)), (
+      weight.astype(np.float32) * scale.repeat(8, 0).repeat(16, 1).astype(np.float32))
+
+
+def packed_whole(out, width, group=None):
+  """Zero points that are not packed: of a whole matrix, or of groups as in older versions."""
+  whole, scale = drawn((out, width), 16), scales(out, width // group) if group else scales(1)
+  zero = (drawn(scale.shape, 16, 1) - 8).astype(np.int8)
+  stored = dict(weight_packed=pack(whole, 4, 1), weight_scale=scale, weight_zero_point=zero)
+  spread = (lambda part: part.repeat(group, 1)) if group else lambda part: part
+  return stored, (whole - 8 - spread(zero)) * spread(scale.astype(np.float32))
+
+
 def packed(out, width, bits=4, zeros=False, order=False):
   whole, scale = drawn((out, width), 2**bits), scales(out, width // 8)
   zero = drawn((out, width // 8), 2**bits, 1) if zeros else np.full((out, width // 8),
@@ -89,6 +106,12 @@ def gptq(out, width, bits=4, less=1, order='rising', symmetric=False, group=8):
   if order in ('none', 'zeros'):
     stored |= dict(g_idx=0 * stored['g_idx'] if order == 'zeros' else None)
   return stored, ((whole - zero[group]) * scale.astype(np.float32)[group]).T
+
+
+def with_biases(out, width):
+  """As AutoGPTQ makes of every matrix, also where a model has no biases."""
+  stored, whole = gptq(out, width)
+  return stored | dict(bias=np.zeros(out, np.float16)), whole
 
 
 def by_module(out, width):
@@ -129,6 +152,11 @@ FORMATS = {
     'packed_8': (compressed(group_size=8), lambda *shape: packed(*shape, bits=8)),
     'packed_zeros': (compressed(num_bits=4, group_size=8), lambda *shape: packed(*shape, zeros=1)),
     'packed_order': (compressed(num_bits=4, group_size=8), lambda *shape: packed(*shape, order=1)),
+    'other_blocks': (dict(quant_method='fp8', weight_block_size=[128, 128]), with_own_types),
+    'packed_2': (compressed(num_bits=2, group_size=8), lambda *shape: packed(*shape, bits=2)),
+    'packed_whole': (compressed(num_bits=4, strategy='tensor', symmetric=False), packed_whole),
+    'packed_older': (compressed(num_bits=4, group_size=8), lambda *shape: packed_whole(*shape, 8)),
+    'gptq_biases': (OF_GPTQ, with_biases),
     'float8_scalars': (dict(quant_method='modelopt', quant_algo='FP8'), without_axes),
     'gptq': (OF_GPTQ, gptq), 'gptq_order': (OF_GPTQ, lambda *shape: gptq(*shape, order='own')),
     'gptq_8': (OF_GPTQ | dict(bits=8), lambda *shape: gptq(*shape, bits=8)),
@@ -202,6 +230,17 @@ def test_other_methods_are_named_with_a_way_out(settings, copy):
   edit_config(path, quantization_config=settings)
   message = load_refusal(path)
   assert repr(settings.get('quant_method')) in message and 'dequantize() it' in message
+  names = 'version', 'checkpoint_format', 'format'
+  assert all(settings[name] in message for name in names if name in settings)
+
+
+@pytest.mark.parametrize('name', ['gptq', 'packed', 'float8'])
+def test_what_config_json_does_not_say_is_asked_for(name, copy):
+  """AutoGPTQ's older folders say it in a file of their own."""
+  path = copy('qwen3_tied')
+  quantize(path, name)
+  edit_config(path, quantization_config=None)
+  assert 'no quantization_config; take it from quantize_config.json' in load_refusal(path)
 
 
 DAMAGE = {

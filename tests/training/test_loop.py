@@ -80,6 +80,15 @@ def test_every_sequence_begins_with_the_start_token(tmp_path):
   assert loop.evaluate(begun, params) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize('count', [3, 10])
+def test_validation_is_of_the_same_sequences_on_any_devices(count, tmp_path):
+  """Also of those that are left over when they are shared."""
+  params = models.init_params(tiny_runs.CONFIG, 3)
+  losses = [loop.evaluate(tiny_runs.run(tmp_path, shape=shape, validation_sequences=count), params)
+            for shape in ((), (4, 1, 1), (2, 2, 1))]
+  np.testing.assert_allclose(losses, losses[:1] * 3, rtol=0, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_networks_trained_together_are_those_trained_alone(whole, tmp_path, monkeypatch):
   """This holds even if the run is killed between the first, or later, saves of two networks."""

@@ -4,6 +4,7 @@ Their metadata become entries of config.json, and a family has other names for i
 all else is like in Hugging Face model folders.
 """
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -12,11 +13,11 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig, RopeScaling
 from bornbiased_jax.errors import InputError, show
-from bornbiased_jax.files import COUNT, entry, naming, only
+from bornbiased_jax.files import COUNT, entry, naming, only, path_of
 from bornbiased_jax.models.rotary import frequencies
 from bornbiased_jax.storage.huggingface.config import from_stored
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
-from bornbiased_jax.storage.huggingface.gguf_file import SUFFIX, read_header
+from bornbiased_jax.storage.huggingface.gguf_file import MAGIC, SUFFIX, read_header
 from bornbiased_jax.storage.huggingface.positions import FULL, SLIDING
 from bornbiased_jax.storage.huggingface.tensors import Tensor
 
@@ -47,9 +48,11 @@ _OTHERS = {'gpt2': {}, 'phi3': _ROPE | _WINDOW, 'gemma2': _ROPE | _WINDOW,
            'gemma3': _ROPE | _WINDOW | {
                'rope.freq_base_swa': 'rope_local_base_freq',
                'attention.sliding_window_pattern': 'sliding_window_pattern'}}
-# Entries that change nothing if they have this value; None stands for any.
-_IDLE = {'expert_count': 0, 'expert_used_count': 0, 'attention.causal': True,
-         'rope.scaling.finetuned': None, 'tensor_data_layout': None}
+# Entries that change nothing if they have this value; None stands for any. All others are of
+# what a model may have, and 0 or false says that it has none.
+_IDLE = {'attention.causal': True, 'rope.scaling.attn_factor': 1.0,
+         'rope.scaling.yarn_ext_factor': 1.0, 'rope.scaling.finetuned': None,
+         'tensor_data_layout': None}
 # Gemma divides scores by the root of the head size, but at 27B of width / num_heads. GGUF files do
 # not say so, and llama.cpp knows these models by their number of layers.
 _LAYERS_OF_27B = dict(gemma2=46, gemma3=62)
@@ -69,8 +72,13 @@ _LENGTHS = tuple(2**n for n in range(10, 18))
 
 
 def is_gguf(path: str | os.PathLike) -> bool:
-  """Whether a path has the name of a GGUF file."""
-  return str(path).lower().endswith(SUFFIX)
+  """Whether a path has the name of a GGUF file, or is a file that begins like one, as Ollama's."""
+  path = path_of(path)
+  if path.name.lower().endswith(SUFFIX) or not path.is_file():
+    return path.name.lower().endswith(SUFFIX)
+  with contextlib.suppress(OSError), path.open('rb') as file:
+    return file.read(len(MAGIC)) == MAGIC
+  return False
 
 
 def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
@@ -127,7 +135,8 @@ def _stored(architecture, family, given, found):
   known = {*family.fields.values(), *others} | (
       {*_SCALING, *_YARN, 'rope.dimension_count', 'attention.value_length'} if others else set())
   for name, value in given.items():
-    if name not in known and (name not in _IDLE or _IDLE[name] not in (None, value)):
+    is_idle = _IDLE[name] in (None, value) if name in _IDLE else not value
+    if name not in known and not is_idle:
       raise InputError(f'{architecture}.{show(name)}={show(value)} is not supported')
   width, heads = (entry(given, _FIELDS[name], *COUNT) for name in ('width', 'num_heads'))
   given = {'attention.head_count_kv': heads, 'attention.key_length': width // heads} | given

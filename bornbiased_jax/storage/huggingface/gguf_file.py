@@ -21,7 +21,8 @@ from bornbiased_jax.storage.huggingface.tensors import Tensor, stamp
 from bornbiased_jax.storage.layers import ROWS
 
 SUFFIX = '.gguf'
-_MAGIC, _VERSIONS, _BIG_ENDIAN = b'GGUF', (2, 3), 3 << 24
+MAGIC = b'GGUF'
+_VERSIONS, _BIG_ENDIAN = (2, 3), 3 << 24
 # What a value of metadata is, by its number in the file, as a format of `struct`.
 _NUMBERS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q',
             12: 'd'}
@@ -41,7 +42,7 @@ def read_header(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
   quants = _package(file)
   with _open(file) as handle:
     reader = _Reader(handle)
-    if reader.take(4) != _MAGIC:
+    if reader.take(4) != MAGIC:
       raise InputError('it does not begin with GGUF')
     version = reader.number('I')
     if version not in _VERSIONS:

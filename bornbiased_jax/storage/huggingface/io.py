@@ -239,9 +239,14 @@ def check_all(path: Path, tensors: dict[str, Tensor], wanted: list[Group], *othe
       _check_kind(name, tensors[name], group.shape)
       known.add(name)
   for name in sorted(tensors.keys() - known):
-    if not _LEFT_OUT.fullmatch(name):
+    if not (_LEFT_OUT.fullmatch(name) or _is_no_bias(name, tensors[name])):
       raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
                        'place in this model')
+
+
+def _is_no_bias(name, tensor):
+  """Whether it is a bias of zeros, as AutoGPTQ stores with every matrix."""
+  return name.endswith('.bias') and tensor.dtype in DTYPES and not tensor.read().any()
 
 
 def _check_kind(name, tensor, shape):

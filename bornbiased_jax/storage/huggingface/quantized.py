@@ -17,7 +17,7 @@ from bornbiased_jax.files import of_type
 from bornbiased_jax.storage.huggingface.tensors import DTYPES, Tensor
 
 # The numbers of bits that a weight may have.
-_METHODS = {'compressed-tensors': (4, 8, None), 'gptq': (2, 4, 8), 'awq': (4,), 'fp8': (None,),
+_METHODS = {'compressed-tensors': (2, 4, 8, None), 'gptq': (2, 4, 8), 'awq': (4,), 'fp8': (None,),
             'fbgemm_fp8': (None,), 'modelopt': (8, None)}
 # How numbers lie in words, where config.json may say it.
 _LAYOUTS = {'gptq': {'gptq', 'gptq_v2'}, 'awq': {'gemm'}}
@@ -25,11 +25,14 @@ _LAYOUTS = {'gptq': {'gptq', 'gptq_v2'}, 'awq': {'gemm'}}
 # give as well.
 AUXILIARY = re.compile(r'(input|output|activation|[qkv]|kv|prob|prob_output)_(scale|zero_point)|'
                        'weight_shape')
-_SMALL = ('I8', 'F8_E4M3')
+# What shows that a module is quantized.
+_QUANTIZED = {'weight_scale', 'weight_scale_inv', 'weight_packed', 'qweight'}
+_SMALL = ('I8', 'F8_E4M3', 'F8_E5M2')
+_SCALES = (*DTYPES, 'F8_E8M0')
 # The place of each column among the eight in a word of AWQ.
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 # For each part, the types that it may have.
-_TYPES = {'weight': _SMALL, 'weight_scale': DTYPES, 'weight_scale_inv': DTYPES,
+_TYPES = {'weight': _SMALL, 'weight_scale': _SCALES, 'weight_scale_inv': _SCALES,
           'weight_zero_point': ('I8', 'I32'), 'weight_packed': ('I32',), 'weight_g_idx': ('I32',),
           'qweight': ('I32',), 'qzeros': ('I32',), 'scales': DTYPES, 'g_idx': ('I32',)}
 
@@ -55,9 +58,10 @@ def read_quantization(stored: dict) -> dict:
       and all(each == weights[0] for each in weights) and said <= _LAYOUTS.get(method, said)
       and not settings.get('transform_config'))
   if not is_known:
-    raise InputError(f'quantization_config with quant_method={show(method)} and {show(bits)} bits '
-                     'is not supported; load the model by from_pretrained of transformers, '
-                     'dequantize() it, and save it by save_pretrained')
+    raise InputError(f'quantization_config with quant_method={show(method)}, {show(bits)} bits and '
+                     f'format={show(sorted(said))} is not supported; load the model by '
+                     'from_pretrained of transformers, dequantize() it, and save it by '
+                     'save_pretrained')
   block = weights[0].get('weight_block_size') or weights[0].get('block_structure')
   return dict(method=method, bits=bits, sizes=block or [1, weights[0].get('group_size')],
               one_less='gptq_v2' not in said,
@@ -66,16 +70,20 @@ def read_quantization(stored: dict) -> dict:
 
 def dequantized(tensors: Iterable[Tensor], settings: dict) -> Iterator[Tensor]:
   """The tensors of a directory; with settings, parts of one weight become that weight."""
-  if not settings:
-    yield from tensors
-    return
   modules: dict[str, dict[str, Tensor]] = {}
   for tensor in tensors:
     stem, _, ending = tensor.stored_name.rpartition('.')
-    modules.setdefault(stem, {})[ending] = tensor
+    if ending in _QUANTIZED and not settings:
+      raise InputError(f'{tensor.file}: {show(stem)} is quantized, and config.json has no '
+                       'quantization_config; take it from quantize_config.json or '
+                       'quant_config.json, and add quant_method')
+    if not settings or ending in modules.setdefault(stem, {}):  # A second one is seen later.
+      yield tensor
+    else:
+      modules[stem][ending] = tensor
   for stem, parts in modules.items():
     used = {ending: part for ending, part in parts.items() if not AUXILIARY.fullmatch(ending)}
-    if used.keys() & {'weight_scale', 'weight_scale_inv', 'weight_packed', 'qweight'}:
+    if _QUANTIZED & used.keys():
       yield _weight(stem, used, settings)
       used = {ending: part for ending, part in used.items() if ending not in _TYPES}
     yield from used.values()
@@ -139,7 +147,9 @@ def _in_rows(parts, settings):
   scale = parts['weight_scale'] if 'weight_scale' in parts else parts['weight_scale_inv']
   zero = parts.get('weight_zero_point', np.zeros((1, 1), np.int32))
   if 'weight_packed' in parts:
-    zero = _unpacked(zero, bits, axis=0) - half if 'weight_zero_point' in parts else zero
+    # One of a whole matrix is not packed, and older versions packed none.
+    zero = _unpacked(zero, bits, axis=0) - half if (
+        'weight_zero_point' in parts and zero.dtype == np.int32) else zero
     return (_unpacked(parts['weight_packed'], bits, axis=1) - half, scale, zero,
             parts.get('weight_g_idx'))
   return parts['weight'], scale, zero, None
@@ -182,7 +192,7 @@ def _spread(part, shape, group, sizes):
   for axis, (count, length, size) in enumerate(zip(part.shape, shape, sizes, strict=True)):
     if count not in (1, length):
       # Settings may be of other modules.
-      if axis and length % count == 0 and not (size and -(-length // size) == count):
+      if length % count == 0 and not (size and -(-length // size) == count):
         size = length // count
       if -(-length // size) != count:
         raise ValueError(f'{count} groups of {size} are not {length}')

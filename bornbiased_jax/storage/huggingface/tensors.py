@@ -28,7 +28,8 @@ _PICKLES = '.bin', '.pt', '.pth'
 _PART = 2**22
 DTYPES = ('F32', 'F16', 'BF16')
 # The types that NumPy itself does not have.
-_EXTENSIONS = {'BF16': jnp.bfloat16.dtype, 'F8_E4M3': jnp.float8_e4m3fn.dtype}
+_EXTENSIONS = {'BF16': jnp.bfloat16.dtype, 'F8_E4M3': jnp.float8_e4m3fn.dtype,
+               'F8_E5M2': jnp.float8_e5m2.dtype, 'F8_E8M0': jnp.float8_e8m0fnu.dtype}
 
 
 class Tensor(NamedTuple):
@@ -123,6 +124,8 @@ def _indexed(path):
     return file_of
   for pickled in sorted(file for file in path.iterdir() if file.suffix in _PICKLES):
     raise InputError(f'{path}: {pickle_advice(show(pickled.name), repr(str(path)), path)}')
+  for file in sorted(path.glob('*.gguf')):
+    raise InputError(f'{path} has no {WHOLE}; give one of its GGUF files, such as {file}')
   raise InputError(f'{path} has no weights: no {WHOLE} and no {INDEX}; {path}:42 is a random '
                    'model of its config.json')
 
