@@ -180,7 +180,8 @@ def optional(parse):
     try:
       return None if text == 'none' else parse(text)
     except InputError as error:
-      raise InputError(f"{error}; 'none' is possible too") from None
+      by_itself = ', but only by itself' if 'none' in text.split(',') else ''
+      raise InputError(f"{error}; 'none' is possible too{by_itself}") from None
 
   return parsed
 

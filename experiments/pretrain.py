@@ -20,7 +20,7 @@ from bornbiased_jax.errors import InputError
 
 from .shared import program, runs
 from .shared.base_settings import Training as Settings
-from .shared.settings import values_of
+from .shared.settings import refuse
 
 
 def main(settings: Settings, output_dir: Path) -> None:
@@ -36,8 +36,8 @@ def check_config(settings: Settings) -> None:
   if settings.scale == 'continue' and not runs.parent(settings):
     raise InputError('--init_from: is missing: what to go on from with --scale=continue, such as '
                      'results/pretrain_laptop (or --resume)')
-  if runs.parent(settings) and settings.config != values_of(Settings, 'config')[settings.scale]:
-    raise InputError('--config: only without --resume and --init_from, which bring a model')
+  if runs.parent(settings):
+    refuse(settings, ['config'], 'only without --resume and --init_from, which bring a model')
 
 
 if __name__ == '__main__':

@@ -24,6 +24,8 @@ def sources(given: str) -> list[str]:
   names = given.split(',')
   if not all(name.strip() for name in names):
     raise InputError(f'{given!r} has an empty item between its commas')
+  if len(set(names)) < len(names):
+    raise InputError(f'{given!r} names one twice')
   bornbiased_jax.data.text.sources(names)
   return names
 
@@ -39,7 +41,11 @@ class Settings(ProgramSettings):
 
 def main(settings):
   loaded = name_flag('tokenizer', bornbiased_jax.data.load_tokenizer, settings.tokenizer)
-  made = bornbiased_jax.data.write(settings.input, loaded, settings.output_dir)
+  try:
+    made = bornbiased_jax.data.write(settings.input, loaded, settings.output_dir)
+  except InputError as error:
+    flag = 'output_dir' if error.field == 'directory' else 'input'
+    raise InputError(f'--{flag}: {error}') from None
   print(f'{settings.output_dir}: {made.tokens.size:,} tokens ({made.tokens.dtype}) of tokenizer '
         f'{made.tokenizer}')
 

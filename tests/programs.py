@@ -68,7 +68,7 @@ SMALL = {
     'seedprint_tables': Small(12, READER),
     'spectra': Small(15, dict(changes='noise 20 %,disguise,300 more steps')),
     'text_sinks': Small(14, dict(config=f'tiny_llama2,{NARROW}', batch_size='2', length='16',
-                                lengths='16,8', position='4', afterwards='mask')),
+                                lengths='16,12', position='4', afterwards='mask')),
     'through_training': Small(8, {}, ('{training_study}/english/seed_42',
                                       '{training_study}/english/seed_43')),
     'trained_experts': Small(12, dict(balances='10', seeds='42,43')),

@@ -83,7 +83,7 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
     b'First Citizen'
   """
   path = Path(spec).expanduser()
-  if memory_map.is_complete(path):
+  if memory_map.is_complete(path) or (path / 'tokens.bin').is_file():
     return _mapped(path, str(spec), tokenizer)
   if path.suffix in RAW and path.is_file():
     return _raw(path, str(spec), tokenizer)
@@ -125,7 +125,7 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,
 
   Raises:
     InputError: the text cannot be read or is empty, the folder holds other
-      tokens, or it cannot be written.
+      tokens, or it cannot be written (then the error's field is 'directory').
   """
   memory_map.write(specs, tokenizer, Path(directory).expanduser())
   return load(directory, tokenizer)
@@ -133,7 +133,11 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer,
 
 def _tokenized(spec, tokenizer):
   name, fragments, size = str(spec), [], 0
-  for fragment in text.fragments(text.sources([spec])):
+  try:
+    sources = text.sources([spec])
+  except InputError as error:
+    raise InputError(f'{error}; a folder of corpus.write is possible too') from None
+  for fragment in text.fragments(sources):
     fragments.append(fragment)
     size += len(fragment.text)
     if size > IN_MEMORY_CHARACTERS:
@@ -156,6 +160,8 @@ def _mapped(directory, name, tokenizer):
 
 
 def _raw(path, name, tokenizer):
+  if path.name == 'tokens.bin' and memory_map.is_complete(path.parent):
+    raise InputError(f'{path} is part of a corpus; give its folder, {path.parent}')
   dtype, size = np.dtype(RAW[path.suffix]), path.stat().st_size
   if size % dtype.itemsize or not size:
     raise InputError(f'{path} is not an array of {dtype}: its size is {size} bytes')

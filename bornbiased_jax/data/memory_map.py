@@ -65,6 +65,9 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer, directory: P
   request = {'schema': SCHEMA, 'tokenizer': tokenizer.name, 'vocab_size': tokenizer.vocab_size,
              'sources': [{'name': source.name, 'size': source.size, 'digest': source.digest}
                          for source in sources]}
+  if directory.is_file():
+    raise InputError(f'{directory} is a file; give a folder', 'directory')
+  is_new = not directory.exists()
   try:
     directory.mkdir(parents=True, exist_ok=True)
     if is_complete(directory):
@@ -72,7 +75,11 @@ def write(specs: Iterable[str | os.PathLike], tokenizer: Tokenizer, directory: P
     else:
       _write(directory, request, sources, tokenizer)
   except OSError as error:
-    raise InputError(f'cannot write {directory}: {error.strerror}') from None
+    raise InputError(f'cannot write {directory}: {error.strerror}', 'directory') from None
+  except InputError:
+    if is_new:
+      directory.rmdir()
+    raise
 
 
 def _check_stored(path, request):
@@ -81,17 +88,20 @@ def _check_stored(path, request):
     stored = json.loads(path.read_bytes())
     same = request.items() <= stored.items()
   except (ValueError, AttributeError):
-    raise InputError(f'{path} is damaged; remove its folder, or choose another') from None
+    raise InputError(f'{path} is damaged; remove its folder, or choose another',
+                     'directory') from None
   if not same:
     raise InputError(f'{path.parent} holds other text, or the ids of another tokenizer '
-                     f'({stored.get("tokenizer")}); remove it, or choose another folder')
+                     f'({stored.get("tokenizer")}); remove it, or choose another folder',
+                     'directory')
 
 
 def _write(directory, request, sources, tokenizer):
   """Writes both files; what is not complete has another name, and is removed."""
   path, part = directory / 'tokens.bin', directory / 'tokens.bin.part'
   if path.exists():
-    raise InputError(f'{path} was not made by this command; remove it, or choose another folder')
+    raise InputError(f'{path} was not made by this command; remove it, or choose another folder',
+                     'directory')
   try:
     with open(part, 'wb') as file:
       num_documents = _write_ids(file, sources, tokenizer)

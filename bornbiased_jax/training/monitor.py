@@ -107,7 +107,7 @@ class Monitor:
       for value, path in zip(values[name], self._paths, strict=True):
         if not math.isfinite(value):
           raise InputError(f'{name} is {value} at step {step} of {path.parent}; a smaller peak_lr '
-                           'or a larger warmup_steps may help')
+                           'or a larger warmup_steps may help, in another folder')
 
   def _show(self, loss):
     self._bar.set_description('training', refresh=False)

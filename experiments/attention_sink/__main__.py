@@ -29,13 +29,13 @@ import dataclasses
 
 from tqdm import tqdm
 
-from bornbiased_jax.analysis import attention_sink
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, natural, number, positive, whole
 from bornbiased_jax.training.recipe import Recipe
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
+from ..shared.networks import check_shortest
 from ..shared.results import Results
 from ..shared.settings import AFTERWARDS, SINK_LENGTHS, setting, some
 from . import backcopy, conditions, growth, growth_report
@@ -89,10 +89,7 @@ def check(settings) -> None:
   if settings.position >= settings.length:
     raise InputError(f'--position: {settings.position} does not exist in sequences of '
                      f'--length={settings.length}, whose positions are 0 to {settings.length - 1}')
-  shortest = min(settings.length, *settings.lengths)
-  if attention_sink.uniform_weight(shortest) >= attention_sink.THRESHOLD:
-    raise InputError(f'--length, --lengths: in sequences of {shortest} tokens uniform attention is '
-                     'a sink already')
+  check_shortest(min(settings.length, *settings.lengths), 'length, --lengths')
   for condition in conditions.of(settings.factors):
     recipe_of(settings, condition)
 

@@ -109,7 +109,9 @@ class Schedule(Computation):
       'on one device, else 1')
 
   FITTED = Computation.FITTED | {'warmup_steps': lambda steps, values: (
-      steps if steps < values['num_steps'] else values['num_steps'] // 3)}
+      steps if steps < values['num_steps'] else values['num_steps'] // 3),
+      'min_lr': lambda rate, values: (
+          rate if rate <= values['peak_lr'] else values['peak_lr'] / 10)}
 
 
 class Training(Schedule):

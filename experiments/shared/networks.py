@@ -1,5 +1,6 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
+import itertools
 from pathlib import Path
 import re
 import sys
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from bornbiased_jax.analysis import Probe
+from bornbiased_jax.analysis import Probe, attention_sink
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.environment import free_memory
@@ -66,6 +67,15 @@ def check_length(length: int, config: ModelConfig, name: str, flag: str = 'lengt
   """Raises InputError, which names the flag, for sequences that the network `name` cannot read."""
   if length > config.length:
     raise InputError(f'--{flag}: {length} exceeds the {config.length} positions of {name}')
+
+
+def check_shortest(length: int, flag: str = 'lengths') -> None:
+  """Raises InputError, which names the flag, where uniform attention makes the first a sink."""
+  is_sink = lambda length: attention_sink.uniform_weight(length) > attention_sink.THRESHOLD
+  if is_sink(length):
+    least = next(more for more in itertools.count(length) if not is_sink(more))
+    raise InputError(f'--{flag}: in sequences of {length} tokens uniform attention is a sink '
+                     f'already; give at least {least}')
 
 
 def check_sequences(settings: Inputs, config: ModelConfig) -> None:

@@ -210,8 +210,10 @@ def _stored(path, defaults):
     return stored | {'experiment': stored['experiment'], 'settings': stored['settings'] | {
         name: value for name, value in defaults.items() if name not in stored['settings']}}
   except (ValueError, KeyError, TypeError, OSError):
+    kept = ', or remove it: the trained models beside it are kept' if any(
+        path.parent.rglob('seed_*')) else ''
     raise InputError(f'--output_dir: {path} is not a results file of this program; choose another '
-                     'folder') from None
+                     f'folder{kept}') from None
 
 
 def differing(before: dict, wanted: dict) -> list[str]:

@@ -1,6 +1,7 @@
 """From settings of training to trained networks, and the report on their losses."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -30,11 +31,12 @@ HELD_OUT = 0.05
 PLACES = 'data', 'valid', 'tokenizer', 'init_from', 'resume'
 
 
-def train(settings: Training, output_dir: Path) -> None:
+def train(settings: Training, output_dir: Path,
+          noting: Callable = contextlib.nullcontext) -> None:
   """Trains a network for each seed to OUTPUT_DIR/seed_SEED, or goes on with it."""
   runs = runs_of(settings, output_dir)
   results = record(output_dir, 'pretrain', recorded(settings), [(settings, output_dir)])
-  with results.noting_time():
+  with noting(), results.noting_time():
     rates = [loop.train(run) for run in runs]
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
@@ -53,9 +55,8 @@ def train_for(results: Results, trainings: dict[Path, Training]) -> None:
   name_flag('output_dir', files.local, results.directory)
   for settings in trainings.values():
     base_settings.check(settings)
-  with results.noting_time():
-    for output_dir, settings in trainings.items() if not results.content['complete'] else ():
-      train(settings, output_dir)
+  for output_dir, settings in trainings.items() if not results.content['complete'] else ():
+    train(settings, output_dir, results.noting_time)
 
 
 def saved_steps(settings: Any) -> list[int]:
@@ -68,6 +69,8 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   base_settings.check(settings)
   data, validation = texts(settings)
   config = model(settings, data)
+  for flag, text in (('data', data), ('valid' if settings.valid else 'data', validation)):
+    name_flag(flag, text.check, config.vocab_size)
   mesh = name_flag('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
                    settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
   together = how_many_together(settings, config.width, mesh.size)
@@ -156,8 +159,8 @@ def model(settings: Training, data: corpus.Corpus) -> configs.ModelConfig:
     length = settings.max_length or max(settings.length, configs.get(settings.config).length)
     own |= {name: getattr(settings, name) for name in ('tied_head', 'init_scheme')
             if getattr(settings, name) is not None}
-    config = configs.get(settings.config, length=length,
-                         vocab_size=settings.vocab_size or data.vocab_size, **own)
+    own |= {'vocab_size': settings.vocab_size or data.vocab_size}
+    config = name_flag('config', lambda: configs.get(settings.config, length=length, **own))
   for name in ('intervention_position', 'intervention_strength'):
     if name in own and config.intervention not in configs.AT_ONE_POSITION:
       raise InputError(f'--{name}: only with an --intervention at one position, of '
@@ -217,7 +220,8 @@ def summarize(seed: int, lines: list[dict]) -> dict:
 
 
 def display(row: dict) -> dict[str, str]:
-  return {name: f'{value:.3f}' if isinstance(value, float) else str(value)
+  text = lambda value: f'{value:.3f}' if value < 1e9 else f'{value:.3g}'
+  return {name: text(value) if isinstance(value, float) else str(value)
           for name, value in row.items()}
 
 

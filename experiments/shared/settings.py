@@ -211,6 +211,14 @@ def name_flag(flag: str, call: Callable, *arguments):
     raise InputError(f'--{flag}: {error}') from None
 
 
+def refuse(settings: ProgramSettings, names: Collection[str], why: str) -> None:
+  """Raises InputError for a setting, of `names`, that would have no effect and is not the scale's.
+  """
+  for name, usual in defaults_of(settings).items():
+    if name in names and getattr(settings, name) != usual:
+      raise InputError(f'--{name}: {why}')
+
+
 def default_texts(values: dict[str, Any], help: str = '') -> dict[str, str]:
   """How --help writes a setting's default at the scale laptop, and at others if they differ.
 

@@ -26,10 +26,9 @@ exceeds 0.3. Sequences are drawn from the first of --texts (by default the last 
 per token. "Disparity first" says in how many of the networks with sinks the first token's largest
 coordinate had doubled, over their mean, at a checkpoint before each layer's sink.
 
-The 18 networks of --scale=laptop take about an hour on two CPU cores. One intervention after
-another is trained and measured; finished ones are not trained again. Writes the
-checkpoints to OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and step) and
-figure.png.
+--scale=laptop takes about an hour on two CPU cores. One intervention after another is trained and
+measured; finished ones are not trained again. Writes the checkpoints to
+OUTPUT_DIR/INTERVENTION/seed_SEED, results.json (a row per network and step) and figure.png.
 """
 
 import dataclasses
@@ -44,8 +43,18 @@ from bornbiased_jax.storage import Model
 
 from ..shared import base_settings, program, runs
 from ..shared.base_settings import Schedule, Training
-from ..shared.networks import Beginning, beginning_of, check_length
-from ..shared.settings import A_TEXT, SINK_LENGTHS, TO_TRAIN_ON, arguments, name_flag, setting, some
+from ..shared.networks import Beginning, beginning_of, check_length, check_shortest
+from ..shared.settings import (
+  A_TEXT,
+  SINK_LENGTHS,
+  TO_TRAIN_ON,
+  arguments,
+  kinds,
+  name_flag,
+  refuse,
+  setting,
+  some,
+)
 from . import report
 from .measures import losses, measure
 from .report import display
@@ -69,7 +78,7 @@ class Settings(Schedule):
   position: int = setting(16, natural, "position, from 0, at which 'mask', "
                           "'variance' and 'norm' make another sink", smoke=4)
   strength: float = setting(4.0, positive, "factor of 'variance' and 'norm'")
-  lengths: list[int] = setting([32, 64, 128], *SINK_LENGTHS, smoke=[8, 32],
+  lengths: list[int] = setting([32, 64, 128], *SINK_LENGTHS, smoke=[16, 32],
                                paper=[32, 64, 128, 256, 512])
   num_sequences: int = setting(100, smoke=8, help='sequences over which sink rates are averaged')
   loss_sequences: int = setting(256, whole, 'windows of --length tokens at the beginning of each '
@@ -81,8 +90,9 @@ class Settings(Schedule):
   keep_steps: list[int] | None = setting([100, 300, 600, 1000, 1500], smoke=[3],
                               paper=[300, 1000, 3000, 10_000, 30_000, 100_000])
   save_every: int = setting(250, paper=1000)
-  checkpoints: str = setting('all', choice('all', 'last'), "with 'last', the other checkpoints of "
-                             'an intervention are removed when they are measured')
+  checkpoints: str = setting('all', choice('all', 'last'), "with 'last', the first checkpoint of "
+                             'a network and those of --keep_steps are removed when its '
+                             'intervention is measured')
 
 
 # What tells the rows of networks apart. One that is named on the command line has its name as its
@@ -90,6 +100,9 @@ class Settings(Schedule):
 FIELDS = 'intervention', 'afterwards', 'seed', 'step'
 # By the values of these fields, networks as `storage.open` takes them.
 Sources = dict[tuple, str]
+# What is of no use to networks that are named.
+OF_TRAINING = {'interventions', 'checkpoints', *kinds(Schedule)} - {
+    'length', 'start_id', 'tokenizer'}
 
 
 def main(settings, results):
@@ -100,8 +113,11 @@ def main(settings, results):
   else:
     groups = {each: checkpoints(settings, each, results.directory)
               for each in settings.interventions}
+  keys_of = {name: [dict(zip(FIELDS, key, strict=True)) for key in sources]
+             for name, sources in groups.items()}
+  settings = check_position(settings, sum(keys_of.values(), []))
   for intervention, sources in groups.items():
-    keys = [dict(zip(FIELDS, each, strict=True)) for each in sources]
+    keys = keys_of[intervention]
     if intervention and results.lacking(keys):
       training = training_of(settings, intervention)
       runs.train_for(results, {results.directory / intervention: training})
@@ -123,7 +139,11 @@ def measured(row: dict, source: str, tokenizer: Tokenizer, texts: dict[str, Corp
              settings) -> dict:
   """The rest of the row of a network."""
   model = storage.open(source)
-  config, params = model.load()
+  try:
+    config, params = model.load()
+  except InputError as error:
+    again = f'; to train it again, remove {Path(source).parent}' if row['seed'] is not None else ''
+    raise InputError(f'{error}{again}') from None
   if row['afterwards']:
     config = dataclasses.replace(
         config, intervention=row['afterwards'], intervention_position=settings.position,
@@ -149,18 +169,36 @@ def check(settings) -> None:
   if longest > settings.length:
     raise InputError(f'--lengths: {longest} exceeds --length={settings.length}, the sequences that '
                      'networks read')
-  if settings.position >= settings.lengths[0]:
-    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
-                     'positions, from 0, of the shortest of --lengths')
+  check_shortest(settings.lengths[0])
   if not settings.data and not (settings.networks and settings.texts):
     raise InputError(f'--data: is missing: {A_TEXT}')
   if settings.networks:
+    refuse(settings, OF_TRAINING, 'networks that are named are not trained; leave it out')
     return
+  check_attention('--config', configs.get(settings.config))
   if 'none' not in settings.interventions:
     raise InputError("--interventions: 'none' must be among them, which the others are compared "
                      'with')
   for intervention in settings.interventions:
     base_settings.check(training_of(settings, intervention))
+
+
+def check_position(settings, keys: list[dict]):
+  """The settings for networks of these keys, without --position if nothing acts there."""
+  if not report.acts_there(keys):
+    refuse(settings, ['position'], 'nothing acts at one position')
+    return dataclasses.replace(settings, position=None)
+  if settings.position >= settings.lengths[0]:
+    raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
+                     'positions, from 0, of the shortest of --lengths')
+  if not settings.position and any('mask' in key.values() for key in keys):
+    raise InputError("--position: 0 attends only to itself without 'mask' too; give at least 1")
+  return settings
+
+
+def check_attention(name: str, config: configs.ModelConfig) -> None:
+  if config.sublayers == 'mlp_only':
+    raise InputError(f'{name}: the model has no attention')
 
 
 def load_texts(settings) -> tuple[Tokenizer, dict[str, Corpus]]:
@@ -188,6 +226,9 @@ def named(settings, tokenizer: Tokenizer, texts: dict[str, Corpus]) -> Sources:
   for name in settings.networks:
     model = storage.open(name)
     config = model.config
+    check_attention(name, config)
+    if (name, None, None, None) in sources:
+      raise InputError(f'{name} is named twice')
     if not vocab_size <= config.vocab_size <= PADDING * vocab_size:
       raise InputError(f'--tokenizer: {settings.tokenizer} has {vocab_size} token ids, {name} '
                        f"{config.vocab_size}; give the network's own")

@@ -17,13 +17,15 @@ def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], setting
             is_last: bool) -> dict:
   """Sinks at the first position and at --position by length; what stands out at the longest.
 
-  Before the last step of a training, only the longest sequences are read.
+  Before the last step of a training, only the longest sequences are read. Super neurons are those
+  of one MLP, which mixtures lack.
   """
   tokens_NT = draw_sequences(next(iter(texts.values())).tokens, settings)
   lengths = settings.lengths if is_last else settings.lengths[-1:]
   received = [attention_sink.received(config, params, tokens_NT[:, :length]) for length in lengths]
   row = {'lengths': lengths}
-  for name, position in (('first', 0), ('position', settings.position)):
+  chosen = {} if settings.position is None else {'position': settings.position}
+  for name, position in ({'first': 0} | chosen).items():
     sinks = [attention_sink.rate_of(weight_NLHT, config, position) for weight_NLHT in received]
     row |= {f'{name}_rate': [sink.rate for sink in sinks],
             f'{name}_rate_ci95': [ci95(sink.rate_N) for sink in sinks],
@@ -35,7 +37,8 @@ def measure(config: ModelConfig, params: dict, texts: dict[str, Corpus], setting
   if is_last:
     row['effective_rank_L'] = attention_sink.effective_rank(
         config, params, tokens_NT[:RANK_SEQUENCES])
-  return row | strongest_neurons(config, params, tokens_NT)
+  has_neurons = config.num_experts == 1 and config.sublayers != 'attention_only'
+  return row | (strongest_neurons(config, params, tokens_NT) if has_neurons else {})
 
 
 def by_position(weight_NLHT: np.ndarray, found: dict) -> dict:

@@ -14,7 +14,7 @@ from bornbiased_jax.configs import AT_ONE_POSITION
 from ..shared.tables import described, grouped, mean_ci95, plus_minus
 
 # Measured at several lengths; the summary has the longest.
-AT_LONGEST = ('first_rate', 'position_rate', 'first_weight', 'position_weight')
+AT_FIRST, AT_POSITION = ('first_rate', 'first_weight'), ('position_rate', 'position_weight')
 
 # Sinks have a panel if more heads and sequences than this share have one.
 RARE = 0.02
@@ -83,10 +83,11 @@ def last_of(rows) -> list[dict]:
 def means_of(group, rows) -> dict:
   """Means over seeds; losses also as differences from the base of the same seed and step."""
   base = {(row['seed'], row['step']): row for row in base_of(rows)}
+  names = AT_FIRST + AT_POSITION * acts_there(rows)
   each = [{'disparity': max(row['disparity_L'])}
-          | {name: row[name][-1] for name in AT_LONGEST} for row in group]
+          | {name: row[name][-1] for name in names} for row in group]
   means = {}
-  for name in (*AT_LONGEST, 'disparity'):
+  for name in (*names, 'disparity'):
     means |= mean_ci95(each, name)
   return {'networks': len(group), 'loss': {text: compare_losses(text, group, base)
                                            for text in group[0]['loss']}} | means
@@ -103,20 +104,31 @@ def display(row):
   # Results of earlier versions do not say it.
   cells = {'network': label_of(row), 'begins with': row.get('begins_with') or '–'}
   for text, loss in row['loss'].items():
-    name = Path(text).name[-24:]
-    cells |= {f'perplexity, {name}': f'{math.exp(loss["mean"]):.2f}',
-              f'nats more, {name}': plus_minus(loss, 'difference', '+.4f')}
-  return cells | {'sinks at first': plus_minus(row, 'first_rate', '.3f'),
-                  'weight': f'{row["first_weight"]:.3f}',
-                  'at --position': plus_minus(row, 'position_rate', '.3f'),
-                  'its weight': f'{row["position_weight"]:.3f}',
-                  'disparity': f'{row["disparity"]:.1f}',
+    name, is_base = Path(text).name, loss['difference'] == 0
+    cells |= {f'perplexity, {name}': f'{perplexity(loss["mean"]):.2f}',
+              f'nats more, {name}': None if is_base else plus_minus(loss, 'difference', '+.4f')}
+  cells |= {'sinks at first': plus_minus(row, 'first_rate', '.3f'),
+            'weight': f'{row["first_weight"]:.3f}'}
+  if 'position_rate' in row:
+    cells |= {'at --position': plus_minus(row, 'position_rate', '.3f'),
+              'its weight': f'{row["position_weight"]:.3f}'}
+  return cells | {'disparity': f'{row["disparity"]:.1f}',
                   'disparity first': f'{row["disparity_first"]:.0%} of {row["networks_with_sinks"]}'
                                      if 'disparity_first' in row else None}
 
 
+def perplexity(loss):
+  return math.inf if loss > 700 else math.exp(loss)
+
+
 def label_of(row):
   return row['intervention'] + (f', then {row["afterwards"]}' if row['afterwards'] else '')
+
+
+def acts_there(rows) -> bool:
+  """Whether something acts at --position, or may, of networks that somebody else trained."""
+  return any(row['step'] is None or {row['intervention'], row['afterwards']} & {*AT_ONE_POSITION}
+             for row in rows)
 
 
 def base_of(rows):
@@ -131,7 +143,6 @@ def draw(rows, settings):
   last = last_of(rows)
   as_trained = [row for row in last if not row['afterwards']]
   everywhere = [row for row in as_trained if row['intervention'] not in AT_ONE_POSITION]
-  acts_there = any({row['intervention'], row['afterwards']} & {*AT_ONE_POSITION} for row in last)
   interventions = dict.fromkeys(row['intervention'] for row in everywhere)
   trained = [row for row in rows if row['step'] is not None and not row['afterwards']
              and row['intervention'] in interventions]
@@ -142,7 +153,7 @@ def draw(rows, settings):
   if trained:
     panels.append(functools.partial(draw_steps, trained, color))
   panels.append(functools.partial(draw_heads, everywhere[0]))
-  if acts_there:
+  if acts_there(last):
     panels.append(functools.partial(draw_position, last, settings))
   if len(as_trained) > 1:
     panels.append(functools.partial(draw_losses, as_trained))

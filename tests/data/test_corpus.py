@@ -9,6 +9,8 @@ import pytest
 
 from bornbiased_jax.data import corpus, windows
 from bornbiased_jax.errors import InputError
+from experiments import tokenize_text
+from experiments.shared.settings import resolve
 from texts import BYTES, documents, ended, nine_documents, store
 import two_hosts
 
@@ -214,6 +216,7 @@ def test_the_command(paths, tmp_path):
 @pytest.mark.parametrize('arguments, message', [
     ((), '--input: is missing'), (('--input=tinyshakespeare',), '--output_dir: is missing'),
     (('--input=none.txt', '--output_dir=out'), "--input: no text 'none.txt'"),
+    (('--input=tinyshakespeare,tinyshakespeare', '--output_dir=out'), "--input: 'tinyshakespeare,"),
     (('--input=tinyshakespeare', '--output_dir=out', '--tokenizer=words'),
      "--tokenizer: no tokenizer 'words'"),
     (('a.txt',), "'a.txt' is not a flag"),
@@ -223,3 +226,12 @@ def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_
       argument.replace('=out', f'={tmp_path}/out') for argument in arguments))
   assert code == 2 and said.startswith(f'error: {message}') and said.count('\n') == 1
   assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('to, flag', [('out', 'input'), ('empty.txt', 'output_dir')])
+def test_what_is_found_while_reading_names_its_flag(to, flag, tmp_path):
+  empty = tmp_path / 'empty.txt'
+  empty.touch()
+  settings = resolve(tokenize_text.Settings, input=str(empty), output_dir=str(tmp_path / to))
+  with pytest.raises(InputError, match=f'--{flag}: .*empty.txt'):
+    tokenize_text.main(settings)

@@ -104,7 +104,7 @@ def test_a_foreign_folder_is_refused(paths, tmp_path):
   message = 'tokens.bin was not made by this command; remove it, or choose another folder'
   with pytest.raises(InputError, match=message):
     corpus.write(paths, BYTES, tmp_path)
-  with pytest.raises(InputError, match='cannot write .*c.txt: File exists'):
+  with pytest.raises(InputError, match='c.txt is a file; give a folder'):
     corpus.write(paths, BYTES, tmp_path / 'c.txt')
   assert (tmp_path / 'tokens.bin').read_bytes() == b'mine'
 

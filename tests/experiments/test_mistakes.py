@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 import programs
 
 STUDY = dict(study='{training_study}', num_sequences='200')
 READERS = 'persistence', 'seedprint_tables', 'baselines'
-SINKS = dict(batch_size='2', length='16', lengths='16,8', position='4', afterwards='mask')
+SINKS = dict(length='16', lengths='16,12', position='4', afterwards='mask')
+NONE = SINKS | dict(interventions='none', afterwards='none')
 
 MISTAKES = [
     ('training_study', dict(continued='42,7'), 'continued'),
@@ -59,8 +61,21 @@ MISTAKES = [
     ('forgetting', dict(train_length='5000'), 'train_length'),
     ('attention_sink', dict(position='32'), 'position'),
     ('attention_sink', dict(lengths='8'), 'lengths'),
-    ('text_sinks', SINKS | dict(lengths='8,32'), 'lengths'),
-    ('text_sinks', SINKS | dict(position='8'), 'position'),
+    ('text_sinks', SINKS | dict(lengths='16,32'), 'lengths'),
+    ('text_sinks', SINKS | dict(lengths='8,16'), 'lengths'),  # Uniform attention is a sink.
+    ('text_sinks', SINKS | dict(position='12'), 'position'),
+    ('text_sinks', SINKS | dict(position='0'), 'position'),
+    ('text_sinks', NONE | dict(position='5'), 'position'),
+    ('text_sinks', NONE | dict(position='99', lengths='8,16'), 'lengths'),
+    ('text_sinks', SINKS | dict(afterwards='none,mask'), 'afterwards'),
+    ('text_sinks', SINKS | dict(min_lr='1'), 'min_lr'),
+    ('text_sinks', SINKS | dict(config='tiny_llama2,sublayers=mlp_only'), 'config'),
+    ('text_sinks', SINKS | dict(config='tiny_llama2,vocab_size=100'), 'config'),
+    ('text_sinks', SINKS | dict(config='tiny_llama2,intervention=mask'), 'config'),
+    ('text_sinks', SINKS | dict(data='large.uint16', texts='long.txt'), 'data'),
+    ('text_sinks', SINKS | dict(data='ids/tokens.bin'), 'data'),
+    ('text_sinks', SINKS | dict(texts='ids/tokens.bin'), 'texts'),
+    ('text_sinks', SINKS | dict(data='nowhere'), 'data'),
     ('text_sinks', SINKS | dict(data='none'), 'data'),
     ('text_sinks', SINKS | dict(accumulation='3'), 'accumulation'),
     ('text_sinks', SINKS | dict(interventions='mask'), 'interventions'),
@@ -69,6 +84,8 @@ MISTAKES = [
     ('text_sinks', SINKS | dict(texts='long.txt,large.uint16'), 'texts'),
     ('text_sinks', SINKS | dict(data='long.txt', length='64'), 'data'),
     ('text_sinks tiny_llama2:1', SINKS, 'tokenizer'),
+    ('text_sinks tiny_llama2:1', SINKS | dict(seeds='1'), 'seeds'),
+    ('text_sinks tiny_llama2,vocab_size=257:1 tiny_llama2,vocab_size=257:1', SINKS, None),
     ('text_sinks tiny_llama2:1', SINKS | dict(data='none'), 'data'),
     ('seedprint a b c', {}, None), ('seedprint a b', dict(base='c'), None),
     ('seedprint tiny_gpt2:1', {}, None),
@@ -90,6 +107,7 @@ def test_a_mistake_is_named_before_anything_is_written(command, flags, named, sm
   (tmp_path / 'empty.txt').touch()
   (tmp_path / 'long.txt').write_text('long ' * 99)
   (tmp_path / 'large.uint16').write_bytes(np.full(100, 5000, np.uint16).tobytes())
+  corpus.write(['long.txt'], load_tokenizer('bytes'), tmp_path / 'ids')
   name, *words = command.split()
   with pytest.raises(InputError) as error:
     programs.run(name, tmp_path / 'out', *words, **programs.filled(flags, small))

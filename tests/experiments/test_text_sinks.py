@@ -32,8 +32,7 @@ THEIRS = configs.get(f'tiny_gpt2,{SIZE}', vocab_size=271)
 
 
 def settings(networks=(), **overrides):
-  small = dict(batch_size='2', length='16', lengths='16,8', position='4',
-               afterwards='mask', config=f'tiny_llama2,{SIZE}') | overrides
+  small = dict(length='16', lengths='16,12', position='4', afterwards='mask') | overrides
   return resolve(text_sinks.Settings, 'smoke', networks, **small)
 
 
@@ -51,7 +50,7 @@ def test_every_network_and_step_has_a_row(study):
   afterwards = [row for row in rows if row['afterwards']]
   assert [(row['intervention'], row['afterwards'], row['seed']) for row in afterwards] == [
       ('none', 'mask', 42), ('none', 'mask', 43)]
-  assert all(row['lengths'] == ([8, 16] if row['step'] == 6 else [16]) for row in rows)
+  assert all(row['lengths'] == ([12, 16] if row['step'] == 6 else [16]) for row in rows)
   assert all(row['loss'] and np.shape(row['positional_std_LP']) == (2, 5) for row in rows)
   assert all(np.shape(row['first_rate_LH']) == (2, 2) for row in rows)
   assert all(len(row['first_rate_ci95']) == len(row['lengths']) for row in rows)
@@ -149,6 +148,18 @@ def test_sequences_begin_as_the_run_was_trained(tmp_path):
   text = text_sinks.load_texts(settings())[1]
   assert row['loss'] == measures.losses(THEIRS, random_networks(THEIRS, 1)[0], text,
                                         settings(start_id='7'))
+
+
+def test_a_mixture_has_no_super_neurons(tmp_path):
+  """Nothing acts at a position, and a loss beyond what exp can hold has an infinite perplexity."""
+  flags = dict(config=f'tiny_moe,{SIZE}', interventions='none', afterwards='none', seeds='42',
+               batch_size='2', peak_lr='100', position=None)
+  programs.main(text_sinks, settings(**flags), tmp_path)
+  made = results_of(tmp_path)
+  assert not {'super_neuron_L', 'position_rate'} & {*made['rows'][-1], *made['summary'][0]}
+  summary, = report.summarize(made['rows'])
+  shown = report.display(summary | {'loss': {'a': {'mean': 1e4, 'difference': 0.0}}})
+  assert shown['perplexity, a'] == 'inf' and shown['nats more, a'] is None
 
 
 def test_an_intervention_may_begin_with_another_text(study, tmp_path):
