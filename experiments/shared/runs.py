@@ -8,13 +8,16 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from bornbiased_jax import configs, files, hosts, plotting, storage
 from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
+from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
 from bornbiased_jax.models import sharding
+from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import Run, loop, monitor, start
 
@@ -74,6 +77,8 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
   mesh = name_flag('data_axis, --fsdp_axis, --tensor_axis', sharding.make_mesh,
                    settings.data_axis, settings.fsdp_axis, settings.tensor_axis)
   together = how_many_together(settings, config.width, mesh.size)
+  # An adapter has an optimizer for little else.
+  name_flag('together', check_memory, config, together, 4 if settings.adapter else 16)
   name_flag('output_dir', files.local, output_dir)
   runs = [
       Run(**pick(Run, settings) | dict(
@@ -123,6 +128,15 @@ def how_many_together(settings: Training, width: int, num_devices: int) -> int:
   is_small = width <= TOGETHER_WIDTH and num_devices == 1
   wanted = settings.together or (len(settings.seeds) if is_small else 1)
   return min(wanted, len(settings.seeds))
+
+
+def check_memory(config: configs.ModelConfig, together: int, bytes_each: int = 16) -> None:
+  """Raises InputError if networks, with gradients and two moments, are more than memory holds."""
+  size = 1e-9 * bytes_each * num_parameters(config) * together
+  free = 1e-9 * hosts.from_first(free_memory) * jax.process_count()
+  if size > free:
+    raise InputError(f'{together} at once take {size:,.1f} GB with their optimizer, and '
+                     f'{free:,.1f} GB are free; train fewer at once, or smaller ones')
 
 
 def load_text(flag: str, spec: str, tokenizer: Tokenizer) -> corpus.Corpus:

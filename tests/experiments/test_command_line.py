@@ -77,7 +77,10 @@ def test_a_short_run_is_not_refused_for_what_nobody_set(scale):
   whole = resolve(base_settings.Training, scale, data='tinyshakespeare')
   assert whole == base_settings.at_scale(base_settings.Training, scale, data='tinyshakespeare')
   assert whole.warmup_steps == values_of(base_settings.Training, 'warmup_steps')[scale]
-  for flag, value in (('warmup_steps', '3'), ('keep_steps', '1,7')):
+  slow = resolve(base_settings.Training, scale, **given, peak_lr='1e-06')
+  base_settings.check(slow)
+  assert slow.min_lr == pytest.approx(1e-7)
+  for flag, value in (('warmup_steps', '3'), ('keep_steps', '1,7'), ('min_lr', '1')):
     with pytest.raises(InputError, match=flag):
       base_settings.check(resolve(base_settings.Training, scale, **given | {flag: value}))
 

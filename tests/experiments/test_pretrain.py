@@ -1,8 +1,10 @@
 """The pretraining program: what it makes of its settings (test_mistakes: what it refuses)."""
 
+import jax
 import numpy as np
 import pytest
 
+from bornbiased_jax import models
 from bornbiased_jax.data import corpus
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import sharding
@@ -31,6 +33,18 @@ def test_the_held_out_text_is_not_trained_on(tmp_path):
 def test_large_models_train_one_after_another(tmp_path):
   made = runs.runs_of(settings(config='nano_llama2', length='64'), tmp_path)
   assert [run.seeds for run in made] == [(42,), (43,)]
+
+
+def test_networks_at_once_are_as_many_as_memory_holds(tmp_path, monkeypatch):
+  """Else the kernel would end the run, without a word."""
+  size = 4 * sum(leaf.size for leaf in jax.tree.leaves(models.init_params(
+      runs.runs_of(settings(), tmp_path)[0].config, 1)))
+  monkeypatch.setattr(runs, 'free_memory', lambda: 10 * size)
+  assert len(runs.runs_of(settings(seeds='1-2'), tmp_path)) == 1
+  for given in dict(seeds='1-3'), dict(seeds='1', vocab_size='100000'):
+    with pytest.raises(InputError, match='--together: . at once take .* GB are free'):
+      runs.runs_of(settings(**given), tmp_path)
+  assert len(runs.runs_of(settings(seeds='1-3', together='2'), tmp_path)) == 2
 
 
 def test_several_networks_at_once_need_one_device(tmp_path, monkeypatch):
