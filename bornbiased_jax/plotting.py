@@ -23,6 +23,7 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from bornbiased_jax.files import write_atomically
 
@@ -103,18 +104,17 @@ def theory(ax: Axes, x: np.ndarray, y: np.ndarray, label: str | None = None) -> 
 def label_lines(ax: Axes) -> None:
   """Writes the labels of lines at their right ends, in their colours, instead of a legend.
 
-  It is called last, when the limits of the axes are final. Labels keep a line's height apart.
+  It is called last, when the limits of the axes are final. Labels keep a line's height apart, and
+  are as near to their lines as that allows.
   """
   lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith('_')]
   to_axes: Any = ax.transData + ax.transAxes.inverted()
   ends = [to_axes.transform(np.asarray(line.get_xydata())[-1])[1] for line in lines]
   gap = 11 / 72 * ax.figure.dpi / ax.get_window_extent().height
   order = np.argsort(ends)
-  place = np.clip(np.array(ends)[order], 0, 1)
-  for i in range(1, len(place)):
-    place[i] = max(place[i], place[i - 1] + gap)
-  for i in range(len(place))[::-1]:
-    place[i] = min(place[i], 1 - gap * (len(place) - 1 - i))
+  least = gap * np.arange(len(order))
+  nearest = isotonic_regression(np.array(ends)[order] - least).x
+  place = least + np.clip(nearest, 0, max(0, 1 - least[-1]))
   for y, line in zip(place, np.array(lines, object)[order], strict=True):
     ax.annotate(line.get_label(), (1.02, y), xycoords='axes fraction', va='center',
                 fontsize='small', color=line.get_color(), annotation_clip=False)

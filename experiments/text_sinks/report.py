@@ -11,11 +11,13 @@ from bornbiased_jax import plotting
 from bornbiased_jax.analysis.attention_sink import THRESHOLD, uniform_weight
 from bornbiased_jax.configs import AT_ONE_POSITION
 
-from ..shared.tables import described, grouped, mean_ci95, plus_minus
+from ..shared import figures
+from ..shared.tables import ci95, described, grouped, mean_ci95, plus_minus
 
 # Measured at several lengths; the summary has the longest.
 AT_FIRST, AT_POSITION = ('first_rate', 'first_weight'), ('position_rate', 'position_weight')
 
+SHARE = f'share of heads with weight > {THRESHOLD:g}'
 # Sinks have a panel if more heads and sequences than this share have one.
 RARE = 0.02
 
@@ -148,65 +150,77 @@ def draw(rows, settings):
              and row['intervention'] in interventions]
   color = dict(zip(interventions, plotting.COLORS * 9, strict=False))
   panels = [functools.partial(draw_weights, everywhere, color)]
-  if any(max(row['first_rate']) > RARE for row in everywhere):
+  has_sinks = any(max(row['first_rate']) > RARE for row in everywhere)
+  if has_sinks:
     panels.insert(0, functools.partial(draw_rates, everywhere, color))
   if trained:
-    panels.append(functools.partial(draw_steps, trained, color))
-  panels.append(functools.partial(draw_heads, everywhere[0]))
+    panels.append(functools.partial(draw_steps, trained, color, has_sinks))
+  panels.append(functools.partial(
+      draw_heads, max(base_of(last), key=lambda row: row['first_rate'][-1])))
   if acts_there(last):
     panels.append(functools.partial(draw_position, last, settings))
   if len(as_trained) > 1:
     panels.append(functools.partial(draw_losses, as_trained))
   columns = 3 if len(panels) != 4 else 2
-  figure = plotting.figure(10, 3.3 * -(-len(panels) // columns))
-  grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flat
-  for draw_panel, ax in zip(panels, grid, strict=False):
-    draw_panel(ax)
-  for ax in grid:
-    ax.remove()
+  lines = [panels[i:i + columns] for i in range(0, len(panels), columns)]
+  figure = plotting.figure(10, 3.3 * len(lines))
+  for line, part in zip(lines, figure.subfigures(len(lines), squeeze=False).flat, strict=True):
+    for draw_panel, ax in zip(line, part.subplots(1, len(line), squeeze=False).flat, strict=True):
+      draw_panel(ax)
   return figure
 
 
 def draw_rates(rows, color, ax):
   draw_lengths(ax, rows, 'first_rate', color)
-  ax.set(ylim=(0, None), ylabel=f'share of heads with weight > {THRESHOLD:g} on it',
-         title='sinks at the first position')
+  ax.set(ylim=(0, None), ylabel=SHARE, title='sinks at the first position')
+  plotting.label_lines(ax)
 
 
 def draw_weights(rows, color, ax):
   draw_lengths(ax, rows, 'first_weight', color)
   lengths = rows[0]['lengths']
-  plotting.theory(ax, lengths, list(map(uniform_weight, lengths)), 'uniform')
+  plotting.theory(ax, lengths, list(map(uniform_weight, lengths)))
+  ax.legend(ax.lines[-1:], ['uniform attention'], loc='lower left')
   ax.set(ylim=(0, None), ylabel='mean weight on it', title='attention to the first position')
   plotting.label_lines(ax)
 
 
 def draw_lengths(ax, rows, name, color):
-  """A line per intervention, the mean over seeds, and a dot per seed, with its interval."""
-  for fields, group in grouped(rows, 'intervention'):
-    intervention, lengths = fields['intervention'], group[0]['lengths']
-    ax.plot(lengths, np.mean([row[name] for row in group], axis=0), color=color[intervention],
-            label=intervention[-24:])
-    for row in group:
-      # Two sequences give no interval.
-      interval = np.array(row.get(f'{name}_ci95', 0.0), float)
-      ax.errorbar(lengths, row[name], interval, fmt='o', markersize=3,
-                  elinewidth=0.8, color=color[intervention], clip_on=False)
+  """A line per intervention, the mean over seeds, with its interval or, of two, a dot per seed."""
+  lengths = rows[0]['lengths']
+  for i, (fields, group) in enumerate(grouped(rows, 'intervention')):
+    values_NT, own = np.array([row[name] for row in group]), color[fields['intervention']]
+    # Side by side on the logarithmic axis, so that no interval hides another.
+    x_T = np.array(lengths) * 2 ** (0.03 * (i - (len(color) - 1) / 2))
+    ax.plot(x_T, values_NT.mean(axis=0), color=own, label=fields['intervention'][-24:])
+    if len(group) > 2:
+      ax.errorbar(x_T, values_NT.mean(axis=0), [ci95(own_N) for own_N in values_NT.T], fmt='o',
+                  markersize=3, elinewidth=0.8, color=own)
+    else:
+      ax.plot(x_T, values_NT.T, 'o', markersize=3, color=own)
   ax.set_xscale('log', base=2)
   ax.set_xticks(lengths, map(str, lengths))
-  ax.set_xlabel('sequence length T')
+  ax.set_xlabel('sequence length T' + '\nmeans with 95 % intervals' * (len(group) > 2))
 
 
-def draw_steps(trained, color, ax):
-  """Weight on the first position at the longest length, while training."""
-  for fields, group in grouped(trained, 'intervention', 'seed'):
-    ax.plot([row['step'] for row in group], [row['first_weight'][-1] for row in group], 'o-',
-            markersize=3, color=color[fields['intervention']], linewidth=1, clip_on=False)
-  steps = sorted({row['step'] for row in trained})
+def draw_steps(trained, color, has_sinks, ax):
+  """Sinks, if there are any, or else weight, at the longest length while training."""
+  name = 'first_rate' if has_sinks else 'first_weight'
+  for fields, group in grouped(trained, 'intervention'):
+    figures.draw_steps(ax, [row | {name: row[name][-1]} for row in group], name,
+                       color=color[fields['intervention']], label=fields['intervention'])
+  steps = sorted({row['step'] for row in trained}, reverse=True)
+  ticks = steps[:1]
+  for step in steps:
+    if ticks[-1] ** 0.5 - step ** 0.5 >= 0.2 * ticks[0] ** 0.5:  # Where there is room.
+      ticks.append(step)
   ax.set_xscale('function', functions=(np.sqrt, np.square))
-  ax.set_xticks(steps, steps, rotation=45)
-  ax.set(xlabel='optimizer step', ylabel='mean weight on it', ylim=(0, None), xlim=(0, None),
-         title=f'the same while training, T = {trained[-1]["lengths"][-1]}')
+  ax.set_xticks(ticks, [f'{step:,}' for step in ticks])
+  seeds = len({row['seed'] for row in trained})
+  ax.set(xlabel=f'optimizer step\nmeans of {plotting.of_networks(seeds)}', xlim=(0, None),
+         ylim=(0, None), ylabel=SHARE if has_sinks else 'mean weight on it',
+         title=f'{"sinks" if has_sinks else "attention"} by step, T = {trained[-1]["lengths"][-1]}')
+  plotting.label_lines(ax)
 
 
 def draw_heads(row, ax):
@@ -240,8 +254,9 @@ def draw_losses(rows, ax):
   draw_dots(ax, rows, lambda row: row['loss'][text] - base[row['seed']]['loss'][text])
   ax.axvline(0, color='black', linewidth=0.8)
   ax.margins(x=0.1)
+  ax.locator_params(axis='x', nbins=3)
   ax.set(xlabel=f"nats per token\nabove '{base_of(rows)[0]['intervention'][-12:]}'",
-         title=f"loss on {Path(text).name.split('.')[0][-24:]}")
+         title='loss on the first text')
 
 
 def draw_dots(ax, rows, value):
