@@ -192,7 +192,7 @@ def draw_lengths(ax, rows, name, color):
     values_NT, own = np.array([row[name] for row in group]), color[fields['intervention']]
     # Side by side on the logarithmic axis, so that no interval hides another.
     x_T = np.array(lengths) * 2 ** (0.03 * (i - (len(color) - 1) / 2))
-    ax.plot(x_T, values_NT.mean(axis=0), color=own, label=fields['intervention'][-24:])
+    ax.plot(x_T, values_NT.mean(axis=0), color=own, label=fields['intervention'][-24:].lstrip('_'))
     if len(group) > 2:
       ax.errorbar(x_T, values_NT.mean(axis=0), [ci95(own_N) for own_N in values_NT.T], fmt='o',
                   markersize=3, elinewidth=0.8, color=own)
