@@ -45,7 +45,7 @@ def draw(content: dict):
     ax.set_xscale('function', functions=(np.sqrt, np.square))
     ax.set_xticks([0, 300, 1000, 3000, 6000], ['0', '300', '1,000', '3,000', '6,000'])
     ax.set(xlabel='optimizer step', title=title, xlim=(0, None), ylim=(0, None))
-  plotting.label_lines(axes[0])
+    plotting.label_lines(ax)
   return figure
 
 
