@@ -174,6 +174,8 @@ def check(settings) -> None:
     raise InputError(f'--data: is missing: {A_TEXT}')
   if settings.networks:
     refuse(settings, OF_TRAINING, 'networks that are named are not trained; leave it out')
+    if settings.texts and settings.data:
+      refuse(settings, ['data'], 'networks that are named read --texts; leave it out')
     return
   check_attention('--config', configs.get(settings.config))
   if 'none' not in settings.interventions:
@@ -186,7 +188,7 @@ def check(settings) -> None:
 def check_position(settings, keys: list[dict]):
   """The settings for networks of these keys, without --position if nothing acts there."""
   if not report.acts_there(keys):
-    refuse(settings, ['position'], 'nothing acts at one position')
+    refuse(settings, ['position', 'strength'], 'nothing acts at one position')
     return dataclasses.replace(settings, position=None)
   if settings.position >= settings.lengths[0]:
     raise InputError(f'--position: {settings.position} is not one of {settings.lengths[0]} '
