@@ -45,7 +45,7 @@ def show(value: Any) -> str:
 
 def unlike(given: Any, wanted: str) -> InputError:
   """The error for an object of the wrong kind; it says what makes the right kind from it."""
-  made_by = 'that is none'
+  made_by = 'give one'
   if hasattr(given, 'state_dict'):
     made_by = 'of a PyTorch module storage.huggingface.from_transformers makes (config, params)'
   elif isinstance(given, Mapping):
@@ -60,6 +60,12 @@ def unlike(given: Any, wanted: str) -> InputError:
   elif isinstance(given, str) or hasattr(given, 'load'):
     made_by = 'of a name storage.open(name).load() makes (config, params)'
   return InputError(f'{type(given).__name__} is not {wanted}; {made_by}')
+
+
+def check_kind(given: Any, kind: type, wanted: str) -> None:
+  """Raises the error that `unlike` makes, unless an object is of a kind."""
+  if not isinstance(given, kind):
+    raise unlike(given, wanted)
 
 
 def check_count(name: str, value: int) -> None:

@@ -35,7 +35,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 
 from .shared import program
-from .shared.networks import check_length
+from .shared.networks import check_length, expand, step_of
 from .shared.settings import ProgramSettings, arguments, setting
 from .shared.tables import table
 
@@ -62,13 +62,18 @@ class Settings(ProgramSettings):
 def main(settings):
   if len(settings.networks) != 1:
     raise InputError('give one model, such as my_model/checkpoint-0 or tiny_gpt2:42')
-  config, params = storage.open(settings.networks[0]).load()
-  check_length(settings.length, config, settings.networks[0])
+  given, = settings.networks
+  name, *later = sorted(expand(given), key=lambda name: step_of(name) or 0)
+  if later:
+    raise InputError(f'{given} holds {len(later) + 1} checkpoints; give the first, {name}')
+  config, params = storage.open(name).load()
+  check_length(settings.length, config, name)
   rows = tensors(config, params)
   print(table([display(row) for row in rows]), UNITS, '', sep='\n')
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
   try:
-    print(table(beside_theory(config, params, probe)))
+    print(table(beside_theory(config, params, probe)),
+          'of 20 models as configured, one lies outside an interval', sep='\n')
   except InputError as error:  # It does not know all architectures.
     print(error)
   wrong = [row['tensor'] for row in rows if row['is_off']]
@@ -88,7 +93,7 @@ def tensors(config: ModelConfig, params: dict) -> list[dict]:
     if config.init_scheme == 'centred' and name.endswith('down/bias'):
       continue  # It has a mean that follows from the kernel.
     said = config.std_of(above[-1] if kind == 'kernel' else kind) if is_drawn else 0.0
-    matrices = np.asarray(leaf).reshape(-1, np.prod(leaf.shape[-2:]))
+    matrices = np.asarray(leaf).reshape(-1, np.prod(leaf.shape[-2 if is_drawn else -1:]))
     if is_drawn:
       std = np.array([matrix.std(dtype=np.float64) for matrix in matrices])
     else:

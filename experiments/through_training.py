@@ -12,7 +12,8 @@ now (their cosine; 1 means all), and how often a head gives the first token more
 weight. Chance is the share of the commonest of as many ids that are drawn uniformly.
 
 Prints a table with a line per model, and three of each architecture. Writes results.json (a row
-per model), table.md and figure.png to the output folder.
+per model), table.md and figure.png to the output folder, by default one of these models and
+settings in results/through_training_SCALE.
 """
 
 import dataclasses
@@ -44,8 +45,8 @@ from bornbiased_jax.errors import InputError
 from .shared import measurements, program
 from .shared.base_settings import ExperimentSettings
 from .shared.measurements import text_of
-from .shared.networks import check_length, expand, step_of
-from .shared.settings import PROBE_DATA, arguments, setting
+from .shared.networks import check_length, expand, folder_name, step_of
+from .shared.settings import PROBE_DATA, arguments, kinds, setting
 from .shared.tables import grouped
 
 SHOWN = {'top1_frequency': 'share of the preferred token', 'cosine': 'cosine of two sequences',
@@ -61,6 +62,9 @@ class Settings(ExperimentSettings):
   data: str | None = setting(None, *PROBE_DATA)
   tokenizer: str = setting('bytes')
   probe_seed: int = setting(0)
+
+  def own_folder(self):
+    return folder_name(self, self.runs, kinds(Settings))
 
 
 class Given(NamedTuple):

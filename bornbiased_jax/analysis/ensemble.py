@@ -19,7 +19,7 @@ from bornbiased_jax.analysis.chunks import Ensemble
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_count, unlike
+from bornbiased_jax.errors import InputError, check_count, check_kind, unlike
 from bornbiased_jax.models.initialization import as_seed, draw_params
 from bornbiased_jax.models.transformer import read
 
@@ -32,8 +32,7 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Ensem
     >>> analysis.transformer(configs.get('tiny_gpt2')).config.vocab_size
     2048
   """
-  if not isinstance(config, ModelConfig):
-    raise unlike(config, 'a ModelConfig')
+  check_kind(config, ModelConfig, 'a ModelConfig')
   return Ensemble(config, _draw_of(config, embedding_seed), functools.partial(read, config))
 
 
@@ -87,6 +86,8 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
   for name, size in (('batch_size', batch_size), ('chunk_size', chunk_size)):
     if size is not None:
       check_count(name, size)
+  check_kind(statistic, Statistic, 'a statistic, such as analysis.predictions(vocab_size)')
+  check_kind(probe, Probe, 'an analysis.Probe')
   family, members, count = _members(ensemble, seeds)
   batch_size = batch_size or chunks.batch_size_of(family.config, probe)
   batch_size = min(batch_size, probe.num_sequences)

@@ -13,7 +13,7 @@ from typing import Any
 
 from bornbiased_jax.configs.checks import RopeScaling
 from bornbiased_jax.configs.model import ModelConfig
-from bornbiased_jax.errors import InputError, show, unlike
+from bornbiased_jax.errors import InputError, check_kind, show
 
 # Each family as its differences from GPT-2, which the defaults of ModelConfig describe.
 _LLAMA2 = dict(norm='rmsnorm', activation='silu', gated_mlp=True, qkv_bias=False,
@@ -106,8 +106,7 @@ def changes_of(config: ModelConfig, base: dict[str, Any]) -> dict[str, Any]:
 
 def split(text: str) -> tuple[str, dict[str, Any]]:
   """What a name has before the first comma, and the fields behind it."""
-  if not isinstance(text, str):
-    raise unlike(text, 'the name of an architecture, such as tiny_gpt2')
+  check_kind(text, str, 'the name of an architecture, such as tiny_gpt2')
   base, *parts = (part.strip() for part in text.split(','))
   if '=' in base and not base.endswith('.json'):
     raise InputError(f'{text!r} must begin with a preset, one of {", ".join(PRESETS)}')

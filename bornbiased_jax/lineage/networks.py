@@ -14,7 +14,7 @@ from bornbiased_jax import hosts, storage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.environment import free_memory
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, check_kind
 from bornbiased_jax.files import path_of, remove_folder
 from bornbiased_jax.lineage import verdict
 from bornbiased_jax.lineage.evidence import array_file, by_weights, hidden_states, streaming
@@ -126,6 +126,7 @@ def compare_networks(base: Given, suspect: Given, probe: Probe,
     'unrelated'
   """
   pair = [look_up(base), look_up(suspect)]
+  check_kind(probe, Probe, 'an analysis.Probe')
   probe = common_probe(probe, pair)
   taken = {each: signature(each, probe, cache, stream=stream, on_batch=on_batch)
            for each in dict.fromkeys(pair)}

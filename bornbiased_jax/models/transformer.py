@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_ids
+from bornbiased_jax.errors import InputError, check_ids, check_kind
 from bornbiased_jax.models import attention
 from bornbiased_jax.models.block import Block, norm, normalize
 from bornbiased_jax.models.layers import draw
@@ -83,6 +83,9 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
     >>> read(config, params, tokens, ('logits_last',))['logits_last'].shape
     (1, 2048)
   """
+  check_kind(config, ModelConfig, 'a ModelConfig')
+  if isinstance(names, str):
+    raise InputError(f'names={names!r} is one name; give a tuple, ({names!r},)')
   inputs = as_array(inputs)
   is_known = not isinstance(inputs, jax.core.Tracer) and (
       getattr(inputs, 'is_fully_addressable', True))
@@ -94,6 +97,9 @@ def read(config: ModelConfig, params: dict, inputs: jax.Array, names: tuple[str,
 
 def as_array(inputs: Any) -> Any:
   """Inputs that may be a list, or a tensor of PyTorch."""
+  if getattr(inputs, 'is_meta', False):
+    raise InputError('a tensor on the device meta has no values')
+  inputs = inputs.cpu() if hasattr(inputs, 'detach') else inputs
   return inputs if isinstance(inputs, jax.Array) else np.asarray(inputs)
 
 

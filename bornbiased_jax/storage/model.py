@@ -20,6 +20,7 @@ import functools
 import os
 from pathlib import Path
 import re
+import textwrap
 
 import jax
 from jax.sharding import Mesh
@@ -234,12 +235,13 @@ def _in_place(name):
   if not directory.is_dir():
     raise InputError(f'{name}: no such model{_hint(name)}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
+  if step is None and not checkpoint.steps(directory):
+    inside = [path for path in directory.iterdir() if _has_model(path) or huggingface.is_gguf(path)]
+    if inside := sorted(inside, key=lambda path: (len(path.name), path)):
+      names = textwrap.shorten(', '.join(path.name for path in inside), 60, placeholder=' …')
+      raise InputError(f'{name} holds models: {names}; give one of them, such as {inside[-1]}')
   if step is None and (reason := why_none(directory)):
     raise InputError(f'{name} {reason}')
-  if step is None and not checkpoint.steps(directory):
-    inside = (path for path in directory.iterdir() if _has_model(path) or huggingface.is_gguf(path))
-    if last := max(inside, key=lambda path: (len(path.name), path), default=None):
-      raise InputError(f'{name} holds models; give one of them, such as {last}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return Model(name, 'run', str(directory), step)
 

@@ -128,10 +128,7 @@ def folder_name(settings: Settings) -> str:
   >>> folder_name(resolve(Settings, base='zoo/a', suspect='tiny_gpt2:2', length='8'))
   'zoo_a_and_tiny_gpt2_2_length_8'
   """
-  changed = [f'{name}_{getattr(settings, name)}' for name in _PROBE
-             if getattr(settings, name) != values_of(Settings, name)[settings.scale]]
-  name = lambda given: re.sub(r'[^\w@.-]+', '_', given).strip('_')[-80:]
-  return '_'.join([f'{name(settings.base)}_and_{name(settings.suspect)}', *changed])
+  return networks.folder_name(settings, [settings.base, settings.suspect], _PROBE)
 
 
 def check_folder(folder: Path, settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """The networks that experiments compare: what they read, and where a training study keeps them."""
 
+from collections.abc import Iterable
 import itertools
 from pathlib import Path
 import re
@@ -23,7 +24,7 @@ from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import Model, checkpoint
 
 from .base_settings import Inputs
-from .settings import name_flag
+from .settings import name_flag, values_of
 
 # 'step' goes before the other words. A number such as 1.5k, 1e4 or 1,000 is none.
 _STEPS = [re.compile(rf'(?<![a-z])(?:{word})[-_=]?0*(\d+)(?![\d.,]|[kme]|b\b)', re.IGNORECASE)
@@ -36,6 +37,14 @@ def probe_of(settings: Inputs) -> Probe:
   """What the networks read; tokens of any id, unless the settings say another thing."""
   return Probe(getattr(settings, 'probe', 'tokens'), settings.num_sequences, settings.length,
                settings.probe_seed, getattr(settings, 'num_ids', None))
+
+
+def folder_name(settings: Any, models: list[str], names: Iterable[str]) -> str:
+  """A folder of these models: their names, and of the settings `names` those not the scale's."""
+  changed = [f'{name}_{getattr(settings, name)}' for name in names
+             if getattr(settings, name) != values_of(type(settings), name)[settings.scale]]
+  plain = lambda text: re.sub(r'[^\w@.-]+', '_', text).strip('_')[-80:]
+  return '_'.join(['_and_'.join(map(plain, models)), *map(plain, changed)])[-240:]
 
 
 def take(name: str, probe: Probe, cache: Path) -> HiddenStates:

@@ -73,7 +73,8 @@ def run(main: Callable, name: str, of: type[ProgramSettings], doc: str, has_fold
       return main(settings)
     figures.FORMAT.set(name_flag('format', figures.FORMAT_FLAG.parse, given['format'] or 'png'))
     session.connect(**{flag: given[flag] for flag in session.HOSTS if flag in flags})
-    place, usual = given['output_dir'], f'results/{folder_of(name)}_{settings.scale}'
+    place = given['output_dir']
+    usual = f'results/{folder_of(name)}_{settings.scale}/{settings.own_folder()}'
     session.run_in(usual if place is None else place, main, settings)
 
   app.run(lambda _: session.run(work, flags=flags),

@@ -140,6 +140,10 @@ class ProgramSettings:
   def __init_subclass__(cls):
     dataclasses.dataclass(frozen=True)(cls)
 
+  def own_folder(self) -> str:
+    """Where in the program's default folder the results of these settings go."""
+    return ''
+
 
 S = TypeVar('S', bound=ProgramSettings)
 

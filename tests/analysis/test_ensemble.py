@@ -302,6 +302,14 @@ def test_what_is_no_network_is_named_with_what_makes_one_of_it(given, named):
     list(ensemble.measure(given, preference.predictions(V), PROBE, seeds=None))
 
 
+@pytest.mark.parametrize('statistic, probe, message', [
+    (preference.predictions, PROBE, r'function is not a statistic, such as analysis.predictions\('),
+    (STATISTIC, 1000, 'int is not an analysis.Probe')])
+def test_what_is_no_statistic_or_probe_is_named(statistic, probe, message):
+  with pytest.raises(InputError, match=message):
+    list(ensemble.measure(bag_of_words(), statistic, probe, range(1)))
+
+
 def test_a_family_needs_a_configuration():
   with pytest.raises(InputError, match='is not a ModelConfig; of a PyTorch module .*from_transf'):
     ensemble.transformer(types.SimpleNamespace(state_dict=dict))

@@ -178,12 +178,15 @@ flops.matmul_size = lambda: 64  # As in conftest.
 own = [programs.load(name).__name__ for name in programs.EXPERIMENTS]
 loaded = list(sys.modules)
 for name in own: del sys.modules[name]  # Each begins anew when it is run.
-from experiments.ablation import Settings
+from experiments import ablation, through_training
 from experiments.shared import program
-given, sys.argv[1:] = sys.argv[1], ['--scale=smoke']
-with contextlib.suppress(SystemExit):
-  program.run(lambda settings, directory: print(directory), 'ablation', Settings, '',
-                   several_hosts=True)
+given = sys.argv[1]
+for name, of, words in (('ablation', ablation, []),
+                        ('through_training', through_training, ['a/b', 'c', '--length=8'])):
+  sys.argv[1:] = ['--scale=smoke', *words]
+  with contextlib.suppress(SystemExit):
+    program.run(lambda settings, directory: print(directory), name, of.Settings, '',
+                several_hosts=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000,) * 2)
 print(json.dumps([loaded, [two_hosts.run_here(*each) for each in json.loads(given)]]))
 """
@@ -204,9 +207,9 @@ def one_process(tmp_path_factory):
       [sys.executable, '-c', ONE_PROCESS, json.dumps(given)], capture_output=True, text=True,
       env=os.environ | {'PYTHONPATH': path, 'PATH': ''})  # Git would leave a torn index behind.
   assert done.returncode == 0, done.stderr
-  folder, last = done.stdout.splitlines()
+  *folders, last = done.stdout.splitlines()
   loaded, said = json.loads(last)
-  return loaded, folder, dict(zip(commands, said, strict=True))
+  return loaded, folders, dict(zip(commands, said, strict=True))
 
 
 @pytest.mark.slow
@@ -376,4 +379,5 @@ def test_a_program_has_huge_pages_unless_its_user_says_otherwise(way, given, exp
 
 @pytest.mark.slow
 def test_the_folder_without_a_flag_is_that_of_help(one_process):
-  assert one_process[1] == 'results/ablation_smoke'
+  assert one_process[1] == ['results/ablation_smoke',
+                            'results/through_training_smoke/a_b_and_c_length_8']

@@ -43,7 +43,7 @@ def test_each_tensor_that_is_otherwise_is_named():
     changed = changed if leaf.ndim > 2 or name.endswith('scale') else 1.3 * np.asarray(leaf)
     flat = flatten_dict(params, sep='/') | {name: changed}
     wrong, = (row for row in tensors(config, unflatten_dict(flat, sep='/')) if row['is_off'])
-    assert wrong['tensor'] == name and wrong['layer'] == (1 if leaf.ndim > 2 else None)
+    assert wrong['tensor'] == name and wrong['layer'] == (1 if 'blocks' in name else None)
   assert wrong_of(config, params | {'embedding': np.full((300, 64), np.nan)}) == ['embedding']
 
 
@@ -59,5 +59,9 @@ def test_the_command_shows_theory_beside_it_and_its_exit_code_says_what_it_found
     shown = capsys.readouterr().out
     assert ended.value.code == code and ('says: head' in shown) == bool(code)
     assert shown.count('highest expert load') == 2 and 'side' in shown
-  with pytest.raises(InputError, match='give one model'):
-    main(resolve(Settings))
+  for step in ('checkpoint-100', 'checkpoint-20'):
+    (tmp_path / 'trained' / step).mkdir(parents=True)
+  for words, advice in (([], 'give one model'),
+                        ([str(tmp_path / 'trained')], 'holds 2 checkpoints.*first, .*point-20$')):
+    with pytest.raises(InputError, match=advice):
+      main(resolve(Settings, words=words))

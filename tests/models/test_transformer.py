@@ -182,12 +182,15 @@ def test_too_many_positions(config, names):
 
 @pytest.mark.parametrize('config, names, message', [
     (ROPE, ('logits', 'logit'), "'logit'.*logits_last"),
+    (ROPE, 'logits', r"give a tuple, \('logits',\)"),
+    ((ROPE, {}), ('logits',), r'tuple is not a ModelConfig; of \(config, params\) give the one'),
     (CASES['mlp_only_relu'], ('value_aggregate',), 'value_aggregate'),
     (CASES['mlp_only_relu'], ('attention_weights',), 'attention_weights'),
 ], ids=str)
 def test_what_cannot_be_read_is_named(config, names, message):
+  own = ROPE if isinstance(config, tuple) else config
   with pytest.raises(InputError, match=message):
-    read(config, random_params(config), random_tokens(config), names)
+    models.read(config, random_params(own), random_tokens(own), names)
 
 
 def test_qk_norm_is_rms_norm_beside_layernorm():

@@ -154,7 +154,7 @@ def test_a_file_is_known_by_its_beginning(directory, tmp_path):
   path, folder = directory('qwen3_tied'), tmp_path / 'downloaded'
   folder.mkdir()
   file = small_gguf.write(folder / 'x.gguf', path)
-  with pytest.raises(InputError, match=f'holds models; give one of them, such as {file}'):
+  with pytest.raises(InputError, match=f'holds models: x.gguf; give one of them, such as {file}'):
     storage.open(str(folder))
   (folder / 'config.json').write_bytes((path / 'config.json').read_bytes())
   with pytest.raises(InputError, match=f'give one of its GGUF files, such as {file}'):

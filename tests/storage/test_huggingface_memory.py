@@ -90,6 +90,8 @@ def test_token_ids_may_be_tensors_of_torch():
                   lambda x: models.token_losses(CONFIG, params, x),
                   lambda x: models.next_token_loss(CONFIG, params, x)):
     np.testing.assert_array_equal(compute(theirs), compute(ids))
+    with pytest.raises(InputError, match='on the device meta has no values'):
+      compute(theirs.to('meta'))
 
 
 def test_what_wraps_a_model_is_taken_off(transformers):
@@ -111,7 +113,7 @@ def test_prefixes_of_wrappers_are_taken_off_names(transformers):
     huggingface.from_state_dict(model.config, tensors | {
         'module.transformer.wte.weight': tensors['transformer.wte.weight']})
   for given, advice in (({'model': {f'module.{name}': x for name, x in tensors.items()}},
-                         "give what it holds in 'model'"),
+                         r"pass checkpoint\['model'\]"),
                         ({f'net.{name}': x for name, x in tensors.items()}, "take 'net.' off")):
     with pytest.raises(InputError, match=f'has no transformer.ln_f.weight.*{advice}'):
       huggingface.from_state_dict(model.config, given)
@@ -195,10 +197,19 @@ def theirs():
 
 
 def test_a_network_of_another_program_computes_the_same(theirs):
-  ids = tokens()
+  ids, wte = tokens(), theirs['wte']['embedding']
   expected = jax.jit(Elsewhere().apply)({'params': theirs}, ids)
-  found = logits(*huggingface.from_state_dict(CONFIG, theirs, NAMES), ids)
-  np.testing.assert_allclose(found, expected, atol=2e-5)
+  pair = huggingface.from_state_dict(CONFIG, theirs, NAMES)
+  np.testing.assert_allclose(logits(*pair, ids), expected, atol=2e-5)
+  for prefix in 'module.', '_orig_mod.', 'module._orig_mod.', '_orig_mod.module.':
+    wrapped = {prefix + name: tree for name, tree in theirs.items()}
+    assert_same(huggingface.from_state_dict(CONFIG, wrapped, NAMES), pair)
+    names = {ours: prefix + name for ours, name in NAMES.items()}
+    assert_same(huggingface.from_state_dict(CONFIG, wrapped, names), pair)
+  # PyTorch's state_dict has a tied head too. Another one unties it, as in files.
+  for own, head in ((CONFIG, wte), (dataclasses.replace(CONFIG, tied_head=False), 2 * wte)):
+    found = huggingface.from_state_dict(CONFIG, theirs | {'out': head}, NAMES | {'head': 'out'})
+    assert_same(found, (own, pair[1] if own == CONFIG else pair[1] | {'head': head}))
 
 
 def without(names, *dropped):
@@ -206,11 +217,20 @@ def without(names, *dropped):
 
 
 @pytest.mark.parametrize('change, message', [
-    (lambda tree: (tree, without(NAMES, 'embedding')), 'names lack embedding'),
+    (lambda tree: (tree, without(NAMES, 'embedding') | {'embeding': 'x'}),
+     'names lack embedding; this architecture has no embeding'),
     (lambda tree: (tree, NAMES | {'head': 'x'}), 'this architecture has no head'),
     (lambda tree: (tree, NAMES | {'embedding': 'wte/table'}), r'has no tensor wte/table \[70, 16'),
     (lambda tree: (tree, NAMES | {'embedding': 'wpe/embedding'}), r'is \[200, 16\]; .* \[70, 16\]'),
-    (lambda tree: (tree | {'more': {'x': np.ones(3)}}, NAMES), "'more/x' has no place"),
+    (lambda tree: (tree | {'more': {'x': np.ones(3)}}, NAMES),
+     "'more/x' has no place.*the head, name it.*a mask, leave it out of the dict"),
+    (lambda tree: (tree, NAMES | {'blocks/up/kernel': NAMES['blocks/query/kernel']}),
+     r'blocks/query/kernel, blocks/up/kernel share it and need \[16, 40\]'),
+    (lambda tree: (tree, NAMES | {'blocks/up/kernel': 'block_0/up/kernel'}),
+     "'block_0/up/kernel' is of one layer; write 'block_{}/up/kernel'"),
+    (lambda tree: ({'model': tree, 'step': 5}, NAMES), r"; pass checkpoint\['model'\]"),
+    (lambda tree: ({f'net.{name}': x for name, x in tree.items()}, NAMES), "take 'net.' off"),
+    (lambda tree: (tree | {'module.wte': tree['wte']}, NAMES), 'two tensors of a name without'),
 ])
 def test_what_does_not_fit_is_named(theirs, change, message):
   with pytest.raises(InputError, match=message):
@@ -273,7 +293,7 @@ def test_parameters_of_one_name_are_fused_there(transformers):
   mine.pop('lm_head.weight', None)
   assert_same(huggingface.from_state_dict(config, mine, names), (config, params))
   attention = 'transformer.h.0.attn.c_attn.weight'
-  with pytest.raises(InputError, match=r'c_attn.weight is \[3, 32, 32\]; config'):
+  with pytest.raises(InputError, match=r'c_attn.weight is \[3, 32, 32\]; blocks/query'):
     huggingface.from_state_dict(config, mine | {
         attention: mine[attention].reshape(3, 32, 32)}, names, kernels='out_in')
   with pytest.raises(InputError, match='up/kernel, blocks/down/kernel, which cannot be fused'):

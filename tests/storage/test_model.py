@@ -104,7 +104,9 @@ def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
   (tmp_path / 'model.pt').write_bytes(b'PK')
   weights = str(tmp_path / 'saved' / 'model.safetensors')
   models = tmp_path / 'models'
-  with pytest.raises(InputError, match=f'give one of them, such as {models / "saved"}'):
+  (models / 'nano.pt').write_bytes(b'PK')
+  message = f'holds models: saved; give one of them, such as {models / "saved"}'
+  with pytest.raises(InputError, match=message):
     storage.open(str(models))
   for read in (lambda name: storage.open(name).load(), huggingface.load):
     with pytest.raises(InputError, match=f'give its folder {tmp_path / "saved"}'):
@@ -114,6 +116,10 @@ def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
   for given, named in (({}, 'from_state_dict'), (DEEP, 'analysis.transformer'), (3, 'int is')):
     with pytest.raises(InputError, match=named):
       storage.open(given)
+  with pytest.raises(InputError, match='int is not an analysis.Probe'):
+    lineage.compare_networks('tiny_gpt2:1', 'tiny_gpt2:2', 1000)
+  with pytest.raises(InputError, match="'bytes' is no tokenizer; data.load_tokenizer"):
+    huggingface.save(tmp_path / 'x', DEEP, born(DEEP, 3), 'bytes')
 
 
 @pytest.mark.parametrize('name, message', [

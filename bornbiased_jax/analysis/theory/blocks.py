@@ -16,7 +16,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import OF_IDS, OF_TEXT, Probe, kind_of
 from bornbiased_jax.analysis.theory.closed_forms import choice_overlap, covariance_powers, overlap
 from bornbiased_jax.configs import ACTIVATIONS, ModelConfig
-from bornbiased_jax.errors import InputError, check_count, unlike
+from bornbiased_jax.errors import InputError, check_count, check_kind
 from bornbiased_jax.models import attention, interventions
 from bornbiased_jax.models.initialization import mean_activation
 
@@ -62,8 +62,7 @@ class Architecture:
 
 def check_known(config: ModelConfig, length: int, probe: str | Probe) -> None:
   """Raises the errors of `infinite_width`."""
-  if not isinstance(config, ModelConfig):
-    raise unlike(config, 'a ModelConfig')
+  check_kind(config, ModelConfig, 'a ModelConfig')
   check_count('length', length)
   if length > config.length:
     raise InputError(f'length={length} is more than the {config.length} positions of the model')

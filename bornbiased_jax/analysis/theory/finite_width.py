@@ -24,7 +24,7 @@ from bornbiased_jax.analysis.probes import OF_TEXT, Probe, kind_of
 from bornbiased_jax.analysis.theory import blocks, fluctuations
 from bornbiased_jax.analysis.theory.infinite_width import first_kernels, pairs_of_windows
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_count, unlike
+from bornbiased_jax.errors import InputError, check_count, check_kind
 from bornbiased_jax.models.initialization import make_key
 
 # They leave an error of 3 % in the mean of a tiny LLaMA. Longer sequences can afford fewer.
@@ -79,8 +79,7 @@ def finite_width(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
     >>> round(float(tiny.inter_cosine_std), 2)
     0.02
   """
-  if not isinstance(config, ModelConfig):  # Dicts of arrays have no hash.
-    raise unlike(config, 'a ModelConfig')
+  check_kind(config, ModelConfig, 'a ModelConfig')  # Dicts of arrays have no hash.
   return _finite_width(config, length, probe, num_samples)
 
 

@@ -112,7 +112,9 @@ class Files:
   def _base(self):
     """The configuration without an adapter, and the tensors by name. The head is read for it."""
     tensors = _named(self._family, self._tensors())
-    return _untied(self.stored_config, self._family, tensors), tensors
+    family = self._family
+    embedding = f'{family.base}{family.modules["embedding"]}.weight'
+    return untied(self.stored_config, tensors, embedding, f'{family.head}.weight'), tensors
 
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
@@ -208,12 +210,12 @@ def _named(family: Family, found: Iterable[Tensor]) -> dict[str, Tensor]:
   return tensors
 
 
-def _untied(config, family, tensors):
+def untied(config: ModelConfig, tensors: dict[str, Tensor], *names: str) -> ModelConfig:
   """The configuration, with a head of its own if one is stored that is not the embedding.
 
-  So `transformers` takes it, whatever tie_word_embeddings says.
+  So `transformers` takes it, whatever tie_word_embeddings says. `names` are the embedding's and the
+  head's; if only the head is stored, it becomes the embedding.
   """
-  names = f'{family.base}{family.modules["embedding"]}.weight', f'{family.head}.weight'
   embedding, head = map(tensors.get, names)
   if head is None or not config.tied_head:
     return config
@@ -223,25 +225,30 @@ def _untied(config, family, tensors):
     return config
   for name in names:
     _check_kind(name, tensors[name], (config.vocab_size, config.width))
-  is_same = all(np.array_equal(*(tensor.read(first, min(first + ROWS, config.vocab_size))
-                                 for tensor in (embedding, head)))
-                for first in range(0, config.vocab_size, ROWS))
+  size = config.vocab_size
+  parts = [(first, min(first + ROWS, size)) for first in range(0, size, ROWS)]
+  is_same = all(np.array_equal(embedding.read(*rows), head.read(*rows)) for rows in parts)
   return config if is_same else dataclasses.replace(config, tied_head=False)
 
 
-def check_all(path: Path, tensors: dict[str, Tensor], wanted: list[Group], *others: str) -> None:
-  """Raises InputError unless all that is wanted is there, and nothing else that is not `others`."""
+def check_all(path: Path, tensors: dict[str, Tensor], wanted: list[Group], *others: str,
+              advice: str = '') -> None:
+  """Raises InputError unless all that is wanted is there, and nothing else that is not `others`.
+
+  `advice` is for names of somebody's own, and says what to do with what is left over.
+  """
   known = {*others}
   for group in wanted:
     for name, _ in group.stored():
       if name not in tensors:
         raise InputError(f'{path} has no tensor {name} {list(group.shape)}')
-      _check_kind(name, tensors[name], group.shape)
+      share = 'needs' if len(group.leaves) == 1 else 'share it and need'
+      _check_kind(name, tensors[name], group.shape, advice and f'{", ".join(group.leaves)} {share}')
       known.add(name)
   for name in sorted(tensors.keys() - known):
     if not (_LEFT_OUT.fullmatch(name) or _is_no_bias(name, tensors[name])):
       raise InputError(f'{tensors[name].file}: tensor {show(tensors[name].stored_name)} has no '
-                       'place in this model')
+                       f'place in this model{advice}')
 
 
 def _is_no_bias(name, tensor):
@@ -249,10 +256,11 @@ def _is_no_bias(name, tensor):
   return name.endswith('.bias') and tensor.dtype in DTYPES and not tensor.read().any()
 
 
-def _check_kind(name, tensor, shape):
+def _check_kind(name, tensor, shape, source=''):
   # A shape may have any number of ones.
   if tensor.shape != list(shape):
-    source = 'its metadata need' if tensor.file.suffix == '.gguf' else 'config.json needs'
+    source = source or (
+        'its metadata need' if tensor.file.suffix == '.gguf' else 'config.json needs')
     raise InputError(f'{tensor.file}: tensor {name} is {show(tensor.shape)}; {source} '
                      f'{list(shape)}')
   if tensor.dtype not in DTYPES:
@@ -326,6 +334,8 @@ def described(config: ModelConfig, params: dict, tokenizer: Tokenizer | None = N
   """The family of a model and its config.json; raises InputError as `save` does."""
   name, family = choose_family(config)
   _check_params(config, params)
+  if not isinstance(tokenizer, Tokenizer | None):
+    raise InputError(f'{show(tokenizer)} is no tokenizer; data.load_tokenizer gives one')
   header = dict(model_type=name, architectures=[family.architecture], dtype='float32',
                 bos_token_id=None, pad_token_id=None,
                 eos_token_id=tokenizer.end_id if tokenizer else None)

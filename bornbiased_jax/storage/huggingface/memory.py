@@ -77,13 +77,14 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
   Args:
     config: config.json, as a path of it or its folder, or as a dict; or a configuration.
     tensors: arrays of float32, float16 or bfloat16 by their names in `transformers`, as
-      `module.state_dict()` has them, also with the 'module.' and '_orig_mod.' of wrappers; or,
-      with `names`, by any, also in nested dicts, such as `variables['params']` of Linen.
+      `module.state_dict()` has them; or, with `names`, by any, also in nested dicts, such as
+      `variables['params']` of Linen. The 'module.' and '_orig_mod.' of wrappers are taken off.
     names: for each parameter here, where it is there, both joined by '/':
       {'embedding': 'embed/embedding', 'blocks/up/kernel': 'layers/{}/mlp/up/kernel', …}. '{}' is
       the layer, counted from 0, and a second '{}' the expert; without it an array has all on its
       first axis. Kernels may have an axis of heads, as [width, heads, head size]. Parameters of one
-      name are fused there along the axis of outputs, in the order of `names`.
+      name are fused there along the axis of outputs, in the order of `names`. A 'head' that is not
+      the embedding unties the two.
     kernels: with `names`, whether kernels are 'in_out', like in Flax, or 'out_in', like PyTorch's
       Linear. Those that are not square show it, so that it is needed only if all are square.
 
@@ -106,28 +107,37 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
   if not isinstance(tensors, Mapping):
     raise InputError(f'{type(tensors).__name__} is no dict of arrays by name, as '
                      'model.state_dict() gives; from_transformers takes a model itself')
-  found = {'/'.join(map(str, path)): array for path, array in flatten_dict(dict(tensors)).items()}
-  found = {name: _tensor(name, array) for name, array in found.items()}
+  arrays = [_tensor(_unwrapped('/'.join(map(str, path))), array)
+            for path, array in flatten_dict(dict(tensors)).items()]
   if names is not None:
     own = config if isinstance(config, ModelConfig) else _parsed(config)[0]
-    return io.filled(own, *_by_names(own, found, names, kernels))
+    found = {array.stored_name: array for array in arrays}
+    if len(found) < len(arrays):
+      raise InputError(f'{_HERE} has two tensors of a name without {" and ".join(_WRAPPERS[:2])}')
+    names = {ours: _unwrapped(name) for ours, name in names.items()}
+    return io.filled(*_by_names(own, found, names, kernels))
   own, family, quantization = _parsed(config)
-  arrays = [array._replace(stored_name=_WRAPPED.sub('', name)) for name, array in found.items()]
   known, norm = {array.stored_name for array in arrays}, f'{family.modules["final_norm"]}.weight'
   if known.isdisjoint((norm, whole := family.base + norm)):
-    raise InputError(f'{_HERE} has no {whole}, as {family.architecture} has; '
-                     f'{_place_of(whole, known)}')
+    advice = _place_of(whole, known, '; if its names are your own, say with names= which parameter '
+                       'is where')
+    raise InputError(f'{_HERE} has no {whole}, as {family.architecture} has{advice}')
   return io.Files(_HERE, own, family, lambda: dequantized(arrays, quantization), None).load()
 
 
-def _place_of(wanted, names):
+def _unwrapped(name):
+  return _WRAPPED.sub('', name)
+
+
+def _place_of(wanted, names, otherwise):
   """What to do if a state dict lacks a name, which another name may end with."""
   for name in sorted(names):
     if name.endswith(f'/{wanted}'):
-      return f'give what it holds in {show(name.removesuffix(f"/{wanted}"))}'
+      place = show(name.removesuffix(f'/{wanted}')).replace('/', "']['")
+      return f'; pass checkpoint[{place}]'
     if name.endswith(f'.{wanted}'):
-      return f'take {show(name.removesuffix(wanted))} off its names'
-  return 'if its names are your own, say with names= which parameter is where'
+      return f'; take {show(name.removesuffix(wanted))} off its names'
+  return otherwise
 
 
 def to_transformers(config: ModelConfig, params: dict) -> Any:
@@ -176,12 +186,16 @@ def _parsed(config):
 
 
 def _by_names(config, tensors, names, kernels):
-  """The tensors, and what is wanted of them for each leaf; all checked."""
+  """The configuration, the tensors, and what is wanted of them for each leaf; all checked."""
+  head = names.get('head')
+  if config.tied_head and head in tensors and 'embedding' in names:
+    config = io.untied(config, tensors, names['embedding'], head)
+    names = {ours: name for ours, name in names.items() if ours != 'head' or not config.tied_head}
   shapes = leaf_shapes(config)
-  if unnamed := sorted(shapes.keys() - names.keys()):
-    raise InputError(f'names lack {", ".join(unnamed)}')
-  if unknown := sorted(names.keys() - shapes.keys()):
-    raise InputError(f'this architecture has no {", ".join(unknown)}')
+  found = {'names lack': shapes.keys() - names.keys(),
+           'this architecture has no': names.keys() - shapes.keys()}
+  if said := [f'{what} {", ".join(sorted(those))}' for what, those in found.items() if those]:
+    raise InputError('; '.join(said))
   if kernels not in (None, 'in_out', 'out_in'):
     raise InputError(f"kernels={show(kernels)}: give 'in_out' or 'out_in'")
   together: dict[tuple[str, str], list[str]] = {}  # Where leaves are, and which are fused there.
@@ -194,6 +208,11 @@ def _by_names(config, tensors, names, kernels):
     if any(shapes[ours][:-1] != first[:-1] for ours in leaves):
       raise InputError(f'{show(name)} is the name of {", ".join(leaves)}, which cannot be fused')
     shape = *first[axes:-1], sum(shapes[ours][-1] for ours in leaves)
+    of_each = re.sub(r'(?<=[./_])\d+', '{}', name, count=1)
+    is_of_each = of_each != name and name in tensors and config.num_layers > 1 and (
+        config.num_layers * math.prod(tensors[name].shape) == math.prod(shape))
+    if is_of_each and not axes:
+      raise InputError(f'{show(name)} is of one layer; write {show(of_each)}')
     wanted.append(Group(name, tuple(leaves), first[:axes], shape, False, np.float32(0),
                         split_columns))
   if (kernels or _seen_kernels(wanted, tensors)) == 'out_in':
@@ -201,12 +220,15 @@ def _by_names(config, tensors, names, kernels):
               else group for group in wanted]
   for group in wanted:
     for name, _ in group.stored():
+      if name not in tensors:
+        raise InputError(f'{_HERE} has no tensor {name} {list(group.shape)}'
+                         f'{_place_of(name, tensors, "")}')
       # Heads within what is fused may lie in another order.
-      is_one = len(group.leaves) == 1 and name in tensors
-      if is_one and _has_axes(tensors[name].shape, group.shape):
+      if len(group.leaves) == 1 and _has_axes(tensors[name].shape, group.shape):
         tensors[name] = tensors[name]._replace(shape=list(group.shape))
-  io.check_all(_HERE, tensors, wanted)
-  return tensors, wanted
+  io.check_all(_HERE, tensors, wanted, head, advice='; if it is the head, name it in names; if a '
+               'buffer, such as a mask, leave it out of the dict')
+  return config, tensors, wanted
 
 
 def _is_kernel(group):

@@ -143,7 +143,7 @@ def refuse_file(file: Path) -> None:
     raise InputError(
         f'{file} is a pickle, which could run code, and is not read. In Python two lines convert '
         f"it: tensors = torch.load('{file}', weights_only=True); huggingface.save('FOLDER', "
-        "*huggingface.from_state_dict('config.json', tensors))")
+        "*huggingface.from_state_dict('config.json', tensors)), for names of your own with names=")
   if WEIGHTS.fullmatch(file.name):
     raise InputError(f'{file} has only the weights of a model; give its folder {file.parent}, '
                      'which needs config.json too')
