@@ -193,7 +193,7 @@ def _by_names(config, tensors, names, kernels):
     names = {ours: name for ours, name in names.items() if ours != 'head' or not config.tied_head}
   shapes = leaf_shapes(config)
   found = {'names lack': shapes.keys() - names.keys(),
-           'this architecture has no': names.keys() - shapes.keys()}
+           'unknown in this architecture:': names.keys() - shapes.keys()}
   if said := [f'{what} {", ".join(sorted(those))}' for what, those in found.items() if those]:
     raise InputError('; '.join(said))
   if kernels not in (None, 'in_out', 'out_in'):
