@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -44,12 +45,20 @@ class Corpus:
     return {'name': self.name, 'digest': self.digest, 'num_tokens': self.tokens.size,
             'vocab_size': self.vocab_size, 'tokenizer': self.tokenizer}
 
+  @functools.cached_property
+  def largest(self) -> int:
+    """The largest id. It is looked for once, in chunks."""
+    starts = range(0, self.tokens.size, CHUNK)
+    return max((int(self.tokens[start:start + CHUNK].max()) for start in starts), default=-1)
+
   def check(self, max_vocab: int) -> None:
     """Raises InputError, with the position, at an id of at least `max_vocab`; reads in chunks."""
+    if self.largest < max_vocab:
+      return
     for start in range(0, self.tokens.size, CHUNK):
-      chunk = self.tokens[start:start + CHUNK]
-      if chunk.max() >= max_vocab:
-        position = start + int(np.argmax(chunk >= max_vocab))
+      is_outside = self.tokens[start:start + CHUNK] >= max_vocab
+      if is_outside.any():
+        position = start + int(np.argmax(is_outside))
         raise InputError(
             f'{self.name}: token {position} is id {self.tokens[position]}, outside the vocabulary '
             f'of {max_vocab} ids; choose a model with a larger vocab_size, or another tokenizer')
