@@ -71,6 +71,14 @@ class Settings(Inputs):
 
 
 def main(settings, results):
+  if not results.content['complete']:
+    measure(settings, results)
+  summary = [summarize(fields, group)
+             for fields, group in grouped(results.rows, 'table', 'related', 'method')]
+  results.finish(summary, display, lambda: draw(results.rows, settings))
+
+
+def measure(settings, results) -> None:
   todo = pairs(settings)
   config = storage.open(todo[0][2]).config
   networks.check_sequences(settings, config)
@@ -87,11 +95,8 @@ def main(settings, results):
     score = networks.compare(method, take(base), take(row['suspect']))
     results.add(row | judge(method, score, functools.partial(null, method, base)))
   # Others are of checkpoints that were the latest when the run was begun.
-  rows = [row for row in results.rows
-          if (row['table'], row['related'], row['base'], row['suspect']) in todo]
-  summary = [summarize(fields, group)
-             for fields, group in grouped(rows, 'table', 'related', 'method')]
-  results.finish(summary, display, lambda: draw(rows, settings))
+  results.rows[:] = [row for row in results.rows if (
+      row['table'], row['related'], row['base'], row['suspect']) in todo]
 
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:

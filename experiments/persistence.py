@@ -46,6 +46,14 @@ class Settings(SharedInputs):
 
 
 def main(settings, results):
+  if not results.content['complete']:
+    measure(settings, results)
+  summary = [{name: value for name, value in row.items() if not name.endswith('_counts')}
+             for row in results.rows]
+  results.finish(summary, display, lambda: draw(results.rows, settings))
+
+
+def measure(settings, results) -> None:
   pairs = dict(networks.with_others(settings.seeds))
   runs = {seed: {'english': networks.run_of(settings, 'english', seed)}
           for seed in settings.seeds}
@@ -65,9 +73,6 @@ def main(settings, results):
                 | largest('dimension', network.hidden_ND.argmax(axis=1))
                 | agreement('own', own, network, settings.top_k)
                 | agreement('control', other, network, settings.top_k))
-  summary = [{name: value for name, value in row.items() if not name.endswith('_counts')}
-             for row in results.rows]
-  results.finish(summary, display, lambda: draw(results.rows, settings))
 
 
 def check(settings, config) -> None:

@@ -76,16 +76,21 @@ def main(settings, results):
     raise InputError('--seeds: at least three networks are needed')
   if len(settings.config) > 1:
     raise InputError('--config: one architecture at a time')
+  if not results.content['complete']:
+    measure_all(settings, results)
+  summary = summarize(results.rows, settings)
+  # Of few methods a figure says no more than the table.
+  is_drawn = len(settings.methods) > 2
+  results.finish(summary, display, is_drawn and (lambda: draw(results.rows, settings)))
+
+
+def measure_all(settings, results) -> None:
   originals = load(settings, '') if settings.study else random_networks(settings)
   networks.check_sequences(settings, originals[settings.seeds[0]].config)
   makers = {(name, strength): make for name, strength, make in transforms_of(settings, originals)}
   for row in results.missing(({'transform': name, 'strength': strength}
                               for name, strength in makers), 'transform'):
     results.add(row | measure(*makers[*row.values()](), settings.methods))
-  summary = summarize(results.rows, settings)
-  # Of few methods a figure says no more than the table.
-  is_drawn = len(settings.methods) > 2
-  results.finish(summary, display, is_drawn and (lambda: draw(results.rows, settings)))
 
 
 def random_networks(settings) -> dict[int, Subject]:
