@@ -22,7 +22,7 @@ from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor, digest_of
 from bornbiased_jax.storage.huggingface.tensors import is_finite
 from bornbiased_jax.storage.layers import Layers
 
-from .trajectory import distances, equal_places, finding, listed, off_path
+from .trajectory import distances, equal, finding, listed, off_path
 
 # Weights are one network's if their typical tensor correlates so.
 CONTINUED = 0.5
@@ -139,9 +139,9 @@ def _tested(tests, a, b):
 
 def repeats(rows: list[dict]) -> list[dict]:
   """Checkpoints that are the same as others; a warm-up from 0 begins with a rate of 0."""
-  groups = [[rows[i] for i in same] for same in equal_places([row['digest'] for row in rows])]
-  return [finding('repeat', [row['step'] for row in own], own[0]['digest'][:16],
-                  is_fault=[row['step'] for row in own] != [0, 1]) for own in groups]
+  digests = {row['step']: row['digest'] for row in rows}
+  return [finding('repeat', steps, digests[steps[0]][:16], is_fault=steps != [0, 1])
+          for steps in equal(digests)]
 
 
 def _different(rows):

@@ -55,7 +55,8 @@ def finding(kind: str, steps: list[int], value: float | str | None = None,
             **said) -> dict:
   """A row with the sentence of its kind; `names` are of tensors. What is no fault is a note."""
   # The parts of a model that the tensors are of: 'layer 3, embedding'.
-  where, text = ', '.join(dict.fromkeys(name.partition('/')[0] for name in names)), listed(steps)
+  where = ', '.join(dict.fromkeys(name.partition('/')[0] for name in names))
+  text = listed(steps)
   what = SENTENCES[kind].format(steps=text, Steps=text.capitalize(), where=where,
                                 Where=where.capitalize(), value=value, first=steps[0],
                                 last=steps[-1], **said)
@@ -137,21 +138,22 @@ def partial_repeats(path: Path, digests: dict[str, list[str]]) -> list[dict]:
   """Matrices that are the same in several steps, where not all are."""
   groups: dict[tuple, list[str]] = {}
   for p, name in enumerate(path.names):
-    for same in equal_places(digests[name]):
+    for same in equal(dict(enumerate(digests[name]))):
       groups.setdefault((*same, _is_repeat(path, p, same)), []).append(name)
   return [finding('repeat in part' if is_fault else 'unchanged', [path.steps[i] for i in same],
                   len(names), names, is_fault=is_fault)
           for (*same, is_fault), names in groups.items()]
 
 
-def equal_places(digests: list[str]) -> list[list[int]]:
-  """Where those are that are there several times.
+def equal(digests: dict[int, str]) -> list[list[int]]:
+  """The steps, or their places, whose digest others have too.
 
-  >>> equal_places(['a', 'b', 'a', 'c'])
-  [[0, 2]]
+  >>> equal({0: 'a', 4: 'b', 8: 'a', 9: 'c'})
+  [[0, 8]]
   """
-  places = {digest: [i for i, each in enumerate(digests) if each == digest] for digest in digests}
-  return [same for same in places.values() if len(same) > 1]
+  groups = [[step for step, each in digests.items() if each == digest]
+            for digest in dict.fromkeys(digests.values())]
+  return [steps for steps in groups if len(steps) > 1]
 
 
 def _is_repeat(path, p, same):
