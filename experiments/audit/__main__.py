@@ -26,6 +26,7 @@ results.json, report.html, one page to send to others, and figure.png into OUTPU
 """
 
 import functools
+import itertools
 import math
 import os
 from pathlib import Path
@@ -37,16 +38,19 @@ from tqdm import tqdm
 
 from bornbiased_jax import plotting, storage
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.storage.layers import in_memory
 
 from ..shared import figures, program, provenance, verdicts
 from ..shared.base_settings import ExperimentSettings
+from ..shared.networks import expand, step_of
 from ..shared.results import header, make_directory
 from ..shared.settings import arguments
 from ..shared.tables import table
-from .findings import examine
-from .history import Checkpoint, find, survey
+from .findings import Checkpoint, examine, survey
+
+LEAST = 3
 
 
 class Settings(ExperimentSettings):
@@ -55,7 +59,7 @@ class Settings(ExperimentSettings):
 
 def main(settings, output_dir):
   record, names = provenance.begin(), find(settings.history)
-  report = examine((step, _survey(names[step])) for step in tqdm(
+  report = examine((step, functools.partial(_read, names[step])) for step in tqdm(
       names, unit='checkpoint', delay=1, leave=False))
   report = header('audit', settings, record()) | {'networks': names} | report
   make_directory(output_dir)
@@ -68,13 +72,32 @@ def write(report: dict, output_dir: Path) -> None:
   verdicts.write(report, output_dir, text, lambda: draw(report), functools.partial(render, report))
 
 
-def _survey(name: str) -> Checkpoint | InputError:
-  """What a network holds, read layer by layer; a run's is in memory."""
-  try:
-    model = storage.open(name)
-    return survey(in_memory(*model.load()) if model.files is None else model.layers())
-  except InputError as error:
-    return error
+def find(given: list[str]) -> dict[int, str]:
+  """The models of a history by their steps, ascending.
+
+  `given` are a run, a folder with a folder for each step, or the models themselves.
+  """
+  found: dict[int, str] = {}
+  for name in itertools.chain.from_iterable(map(expand, given)):
+    step = step_of(name)
+    if step is None:
+      missing = '' if path_of(name).exists() else 'no such folder, and '
+      raise InputError(f'{name}: {missing}no step in this name; give ORG/MODEL@step1000, RUN@1000, '
+                       'or a folder such as step_1000, checkpoint-1000 or 1000')
+    if step in found:
+      raise InputError(f'{found[step]} and {name} are both of step {step}; give one of them')
+    found[step] = name
+  if len(found) < LEAST:
+    raise InputError(f'{" ".join(given) or "no history"}: {len(found)} checkpoints, and at least '
+                     f'{LEAST} are needed; give a run, a folder of folders step_0, step_1000, …, '
+                     'or ORG/MODEL@step{0,1000,2000}')
+  return dict(sorted(found.items()))
+
+
+def _read(name: str) -> Checkpoint:
+  """Reads a model layer by layer; a run's is in memory."""
+  model = storage.open(name)
+  return survey(in_memory(*model.load()) if model.files is None else model.layers())
 
 
 def faults(report: dict) -> list[dict]:
@@ -87,8 +110,8 @@ def summary(report: dict, name: str = 'this history') -> str:
   steps = list(report['networks'])
   of = f'{name} of {len(steps)} checkpoints, steps {steps[0]} to {steps[-1]}'
   if found := faults(report):
-    things = '1 thing does' if len(found) == 1 else f'{len(found)} things do'
-    return f'{things} not fit in {of}.'
+    things = verdicts.counted(len(found), 'thing')
+    return f'{things} {"does" if len(found) == 1 else "do"} not fit in {of}.'
   return f'Nothing was found that is wrong with {of}.'
 
 

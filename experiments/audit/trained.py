@@ -22,18 +22,20 @@ STEPS = 360
 History = dict[int, dict]  # Parameters by step.
 
 
-def run(config, seed, *, start=None, peak=3e-3, schedule='cosine', steps=STEPS, count=9,
-        data_seed=0, decay=1e-4, frozen=()):
-  """The history of a run: `count` checkpoints after the first, evenly spaced."""
-  start = init_params(config, seed) if start is None else start
-  shape = (count, steps // count)
-  batches = jnp.asarray(text(config.vocab_size, steps, data_seed).reshape(*shape, 8, 33), jnp.int32)
-  kept = _run(config, schedule, tuple(frozen), steps, start, batches, peak, decay)
-  kept = jax.tree.map(np.asarray, kept)
-  history = {0: jax.tree.map(np.asarray, start)}
-  for i in range(count):
-    history[(i + 1) * shape[1]] = jax.tree.map(lambda leaf, i=i: leaf[i], kept)
-  return history
+def run(config, seed, **how):
+  """The history of a run from its initialization."""
+  return going_on({0: jax.device_get(init_params(config, seed))}, config, **how)
+
+
+def going_on(history, config, *, peak=3e-3, schedule='cosine', steps=STEPS, count=9, data_seed=0,
+             decay=1e-4, frozen=()):
+  """A history, and `count` checkpoints more, evenly spaced, of a run that goes on from its last."""
+  last, every = max(history), steps // count
+  batches = text(config.vocab_size, steps, data_seed).reshape(count, every, 8, 33)
+  kept = jax.device_get(_run(config, schedule, frozen, steps, history[last],
+                             jnp.asarray(batches, jnp.int32), peak, decay))
+  return history | {last + (i + 1) * every: jax.tree.map(lambda leaf, i=i: leaf[i], kept)
+                    for i in range(count)}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -55,37 +57,30 @@ def _run(config, schedule, frozen, steps, start, batches, peak, decay):
   return lax.scan(part, first_state(optimizer, start), batches)[1]
 
 
-def resumed(config, seed, *, data_seed=0, peak=3e-3):
-  """Stopped half way, and continued with another order of the text and a new optimizer."""
-  first = run(config, seed, count=5, steps=STEPS // 2, schedule='constant')
-  second = run(config, seed, start=first[max(first)], count=5, steps=STEPS // 2,
-               data_seed=data_seed, peak=peak, schedule='warmup')
-  return _joined(first, second)
+def resumed(config, seed, **how):
+  """Stopped half way, and continued with a new optimizer and other settings."""
+  half = dict(count=5, steps=STEPS // 2)
+  first = run(config, seed, schedule='constant', **half)
+  return going_on(first, config, schedule='warmup', **half, **how)
 
 
-def averaged_end(config, seed, count=4):
-  """The last checkpoint is the mean of the last ones."""
+def averaged_end(config, seed):
+  """The last checkpoint is the mean of the last four."""
   history = run(config, seed, schedule='constant')
-  *_, last = history
-  return history | {last: jax.tree.map(lambda *leaves: np.mean(leaves, axis=0),
-                                       *list(history.values())[-count:])}
+  mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *list(history.values())[-4:])
+  return history | {max(history): mean}
 
 
 def uneven(config, seed):
   """Steps 0, 1, 2, 4, 8, … as Pythia has them, then evenly spaced."""
   first = run(config, seed, schedule='constant', steps=64, count=64, peak=1e-3)
-  second = run(config, seed, start=first[64], count=4, steps=STEPS - 64)
-  return _joined({step: first[step] for step in (0, 1, 2, 4, 8, 16, 32, 64)}, second)
+  powers = {step: first[step] for step in (0, 1, 2, 4, 8, 16, 32, 64)}
+  return going_on(powers, config, count=4, steps=STEPS - 64)
 
 
 def rounded(config, seed, dtype, **how):
   """Stored in 16 bits."""
   return jax.tree.map(lambda x: np.asarray(x, dtype).astype(np.float32), run(config, seed, **how))
-
-
-def _joined(first, second):
-  """A history, and what went on from its last checkpoint."""
-  return first | {step + max(first): params for step, params in second.items() if step}
 
 
 SOUND: dict[str, Callable[..., History]] = {
