@@ -14,7 +14,7 @@ import pytest
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import chunks
-from bornbiased_jax.analysis.theory import random_energy
+from bornbiased_jax.analysis.theory import experts
 from bornbiased_jax.models import init_params, sharding
 from experiments import activation, scaling
 from experiments.adversary import related_networks
@@ -50,7 +50,7 @@ def few_networks_of_theory():
   """Theory of preferred tokens in a moment, and less exact: no test of a program reads it."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(measurements, 'NUM_NETWORKS', 5)
-    patch.setattr(random_energy, '_NUM_TOKENS', 100)
+    patch.setattr(experts, '_NUM_TOKENS', 100)
     yield
 
 
