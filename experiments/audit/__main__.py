@@ -40,7 +40,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.storage.layers import in_memory
 
-from ..shared import figures, program, provenance, verdicts
+from ..shared import figures, program, session, verdicts
 from ..shared.base_settings import ExperimentSettings
 from ..shared.results import header, make_directory
 from ..shared.settings import arguments
@@ -54,7 +54,7 @@ class Settings(ExperimentSettings):
 
 
 def main(settings, output_dir):
-  record, names = provenance.begin(), find(settings.history)
+  record, names = session.begin(), find(settings.history)
   report = examine((step, _survey(names[step])) for step in tqdm(
       names, unit='checkpoint', delay=1, leave=False))
   report = header('audit', settings, record()) | {'networks': names} | report

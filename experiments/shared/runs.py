@@ -21,7 +21,7 @@ from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import base_settings, provenance
+from . import base_settings, session
 from .base_settings import Training
 from .results import Results, differing, make_directory
 from .settings import name_flag, pick
@@ -114,7 +114,7 @@ def _go_on(trainings, places, new, stored):
   is_new = not any(checkpoint.steps(directory / f'seed_{seed}')
                    for training, directory in trainings for seed in training.seeds)
   may_write = stored is None or is_same and stored['settings'] == new['settings']
-  return new | {'run': run or provenance.begin(None, is_new)()}, may_write
+  return new | {'run': run or session.begin(None, is_new)()}, may_write
 
 
 def is_trained(settings: Training, output_dir: Path) -> bool:
