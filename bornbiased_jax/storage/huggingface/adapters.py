@@ -22,7 +22,8 @@ from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import COUNT, FLAG, NUMBER, entry, naming, of_type, only, read_json
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.storage.huggingface.config import choose_family
-from bornbiased_jax.storage.huggingface.families import Family, Group, groups, leaf_shapes
+from bornbiased_jax.storage.huggingface.families import Family
+from bornbiased_jax.storage.huggingface.leaves import Group, groups, leaf_shapes
 from bornbiased_jax.storage.huggingface.tensors import (
   DTYPES,
   INDEX,
