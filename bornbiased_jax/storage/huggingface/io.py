@@ -30,6 +30,8 @@ from bornbiased_jax.storage.huggingface.leaves import (
 )
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.tensors import (
+  INDEX,
+  WEIGHTS,
   WHOLE,
   Tensor,
   open_tensors,
@@ -164,6 +166,22 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
   config, family, quantization = parse_config(read_json(file) if entries is None else entries, file)
   return Files(path, config, family, lambda: dequantized(open_tensors(path), quantization),
                None if adapter is None else adapters.read_adapter(Path(adapter)))
+
+
+def why_none(folder: Path) -> str | None:
+  """Why a folder without config.json is no model and holds none; None if it may be, or may."""
+  inside = sorted(path.name for path in folder.iterdir())
+  if not inside:
+    return 'is empty'
+  if adapters.CONFIG in inside:
+    return f'is an adapter; give BASE+{folder}'
+  weights = next(filter(WEIGHTS.fullmatch, inside), None)
+  return weights and f'has {weights} but no config.json'
+
+
+def has_model(directory: Path) -> bool:
+  """Whether a folder has any file of a model of `transformers`; its loader says what is missing."""
+  return any((directory / file).is_file() for file in ('config.json', WHOLE, INDEX))
 
 
 def _named(family: Family, found: Iterable[Tensor]) -> dict[str, Tensor]:
