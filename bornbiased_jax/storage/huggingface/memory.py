@@ -202,6 +202,25 @@ def _by_names(config, tensors, names, kernels):
     raise InputError('; '.join(said))
   if kernels not in (None, 'in_out', 'out_in'):
     raise InputError(f"kernels={show(kernels)}: give 'in_out' or 'out_in'")
+  wanted = _fused(config, shapes, tensors, names)
+  if (kernels or _seen_kernels(wanted, tensors)) == 'out_in':
+    wanted = [group._replace(shape=turned(group.shape), transposed=True) if _is_kernel(group)
+              else group for group in wanted]
+  for group in wanted:
+    for name, _ in group.stored():
+      if name not in tensors:
+        raise InputError(f'{_HERE} has no tensor {name} {list(group.shape)}'
+                         f'{_place_of(name, tensors, "")}')
+      # Heads within what is fused may lie in another order.
+      if len(group.leaves) == 1 and _has_axes(tensors[name].shape, group.shape):
+        tensors[name] = tensors[name]._replace(shape=list(group.shape))
+  check_all(_HERE, tensors, wanted, head, advice='; if it is the head, name it in names; if a '
+            'buffer, such as a mask, leave it out of the dict')
+  return config, tensors, wanted
+
+
+def _fused(config, shapes, tensors, names):
+  """What is stored of all leaves, with kernels as [in, out]; leaves of one name are fused."""
   together: dict[tuple[str, str], list[str]] = {}  # Where leaves are, and which are fused there.
   for ours, name in names.items():
     together.setdefault((name, '' if ours.endswith(('/kernel', '/bias')) else ours),
@@ -219,20 +238,7 @@ def _by_names(config, tensors, names, kernels):
       raise InputError(f'{show(name)} is of one layer; write {show(of_each)}')
     wanted.append(Group(name, tuple(leaves), first[:axes], shape, False, np.float32(0),
                         split_columns))
-  if (kernels or _seen_kernels(wanted, tensors)) == 'out_in':
-    wanted = [group._replace(shape=turned(group.shape), transposed=True) if _is_kernel(group)
-              else group for group in wanted]
-  for group in wanted:
-    for name, _ in group.stored():
-      if name not in tensors:
-        raise InputError(f'{_HERE} has no tensor {name} {list(group.shape)}'
-                         f'{_place_of(name, tensors, "")}')
-      # Heads within what is fused may lie in another order.
-      if len(group.leaves) == 1 and _has_axes(tensors[name].shape, group.shape):
-        tensors[name] = tensors[name]._replace(shape=list(group.shape))
-  check_all(_HERE, tensors, wanted, head, advice='; if it is the head, name it in names; if a '
-            'buffer, such as a mask, leave it out of the dict')
-  return config, tensors, wanted
+  return wanted
 
 
 def _is_kernel(group):
