@@ -15,14 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.analysis.theory import fluctuations
 from bornbiased_jax.analysis.theory.finite_width import finite_width
-from bornbiased_jax.analysis.theory.fluctuations import (
-  cosine_of,
-  derivatives,
-  of_states,
-  path_of,
-  widths_of,
-)
 from bornbiased_jax.analysis.theory.infinite_width import first_kernels, infinite_width
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count
@@ -106,10 +100,11 @@ def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
   The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
   errors and cost are like those of `finite_width` without samples.
   """
-  (network, start_PKTT), widths = first_kernels(config, length, probe), widths_of(config)
-  path, _ = path_of(network, start_PKTT.mean(axis=0))
+  network, start_PKTT = first_kernels(config, length, probe)
+  path, _ = fluctuations.path_of(network, start_PKTT.mean(axis=0))
+  found = _at_routers(network, fluctuations.widths_of(config), path)
   first, second, between = np.diagonal(path.before_LSKTT[:, -1], axis1=-2, axis2=-1).swapaxes(0, 1)
-  return between / np.sqrt(first * second), *map(np.asarray, _at_routers(network, widths, path))
+  return between / np.sqrt(first * second), *map(np.asarray, found)
 
 
 @jax.jit
@@ -119,11 +114,11 @@ def _at_routers(network, widths, path):
   positions_P = np.maximum(T * (2 * np.arange(4) + 1) // 8, min(1, T - 1))
 
   def states(layer, position):
-    of_router = lambda before_LSKTT: cosine_of(before_LSKTT[layer, -1], position)[0]
+    of_router = lambda before_LSKTT: fluctuations.cosine_of(before_LSKTT[layer, -1], position)[0]
     cosine, direct_LSKTT = jax.value_and_grad(of_router)(path.before_LSKTT)
     at_end_KTT = jnp.zeros_like(path.start_KTT)
-    at = derivatives(network, path.before_LSKTT, at_end_KTT, direct_LSKTT)
-    return of_states(widths, path, *at, cosine)
+    at = fluctuations.derivatives(network, path.before_LSKTT, at_end_KTT, direct_LSKTT)
+    return fluctuations.of_states(widths, path, *at, cosine)
 
   def of_layer(layer):
     dimensions_P, std_P = lax.map(functools.partial(states, layer), positions_P)

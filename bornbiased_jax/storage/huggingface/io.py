@@ -14,20 +14,10 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError, show, unlike
 from bornbiased_jax.files import read_json
-from bornbiased_jax.storage.huggingface import adapters
+from bornbiased_jax.storage.huggingface import adapters, leaves
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config, to_stored
 from bornbiased_jax.storage.huggingface.families import FAMILIES, IN_MEMORY, Family, in_memory
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
-from bornbiased_jax.storage.huggingface.leaves import (
-  check_all,
-  check_params,
-  filled,
-  groups,
-  layers,
-  leaf_shapes,
-  stored_tensors,
-  untied,
-)
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.tensors import (
   INDEX,
@@ -108,12 +98,12 @@ class Files:
     tensors = _named(self._family, self._tensors())
     family = self._family
     embedding = f'{family.base}{family.modules["embedding"]}.weight'
-    return untied(self.stored_config, tensors, embedding, f'{family.head}.weight'), tensors
+    return leaves.untied(self.stored_config, tensors, embedding, f'{family.head}.weight'), tensors
 
   def load(self, mesh: jax.sharding.Mesh | None = None) -> tuple[ModelConfig, dict]:
     """The configuration and the parameters, as the function `load` returns them."""
     config, tensors, wanted = self._checked(self._adapter)
-    return filled(config, tensors, wanted, mesh)
+    return leaves.filled(config, tensors, wanted, mesh)
 
   def layers(self) -> Layers:
     """The parameters; only what is asked for is read.
@@ -121,22 +111,22 @@ class Files:
     No file stays open or mapped between two reads. Raises InputError as `load` does; so does a read
     of a file that is gone or has changed meanwhile.
     """
-    return layers(*self._checked(self._adapter))
+    return leaves.layers(*self._checked(self._adapter))
 
   def digests(self) -> dict[str, str]:
     """The digests of the base and of its adapter, if it has one; both are read for it."""
     own = {'adapter': self._adapter.digest()} if self._adapter else {}
-    return {'base': layers(*self._checked(None)).digest()} | own
+    return {'base': leaves.layers(*self._checked(None)).digest()} | own
 
   def _checked(self, adapter):
     """What is known of it from its headers, all of it checked."""
     config, tensors = self._base
     family = in_memory(self._family, tensors)
-    wanted = list(groups(config, family, leaf_shapes(config)))
-    check_all(self._path, tensors, wanted, f'{family.head}.weight')
+    wanted = list(leaves.groups(config, family))
+    leaves.check_all(self._path, tensors, wanted, f'{family.head}.weight')
     if adapter is not None:
       config, tensors = adapters.merge(adapter, config, family, tensors)
-      wanted = list(groups(config, family, leaf_shapes(config)))  # An untied head is one more.
+      wanted = list(leaves.groups(config, family))  # An untied head is one more.
     return config, tensors, wanted
 
 
@@ -224,14 +214,14 @@ def save(path: str | os.PathLike, config: ModelConfig, params: dict,
   family, stored = described(config, params, tokenizer)
   files = _tokenizer_files(stored['model_type'], config, tokenizer) if tokenizer else {}
   write_folder(path, {'config.json': (json.dumps(stored, indent=2) + '\n').encode()} | files,
-               WHOLE, stored_tensors(config, family, params))
+               WHOLE, leaves.stored_tensors(config, family, params))
 
 
 def described(config: ModelConfig, params: dict, tokenizer: Tokenizer | None = None
               ) -> tuple[Family, dict]:
   """The family of a model and its config.json; raises InputError as `save` does."""
   name, family = choose_family(config)
-  check_params(config, params)
+  leaves.check_params(config, params)
   if not isinstance(tokenizer, Tokenizer | None):
     raise InputError(f'{show(tokenizer)} is no tokenizer; data.load_tokenizer gives one')
   header = dict(model_type=name, architectures=[family.architecture], dtype='float32',

@@ -80,8 +80,9 @@ def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def groups(config: ModelConfig, family: Family,
-           shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
-  """What a family stores of a model whose leaves have these shapes."""
+           shapes: dict[str, tuple[int, ...]] | None = None) -> Iterator[Group]:
+  """What a family stores of a model, or of those of its leaves that have these shapes."""
+  shapes = leaf_shapes(config) if shapes is None else shapes
   modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
   split = functools.partial(family.split, heads=config.num_heads)
   endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
@@ -225,7 +226,7 @@ def check_params(config: ModelConfig, params: dict) -> None:
 def stored_tensors(config: ModelConfig, family: Family, params: dict) -> dict[str, np.ndarray]:
   """The tensors of a family by their names there."""
   leaves, tensors = flatten_dict(params, sep='/'), {}
-  for group in groups(config, family, leaf_shapes(config)):
+  for group in groups(config, family):
     parts = [np.asarray(leaves[name]) for name in group.leaves]
     for name, index in group.stored():
       tensors[name] = np.empty(group.shape, np.float32)
