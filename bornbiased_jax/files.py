@@ -6,6 +6,7 @@ one program only the first writes, as all have the same content.
 
 from collections.abc import Callable, Iterator
 import contextlib
+import difflib
 import importlib.util
 import io
 import json
@@ -78,6 +79,18 @@ def local(path: str | os.PathLike) -> Path:
   if in_bucket(path):
     raise InputError(f'{os.fspath(path)}: this must be a local folder')
   return path_of(path)
+
+
+def nearest(place: Path) -> Path | None:
+  """The path that is here and is most like one that is not, if any is like it."""
+  if place.exists():
+    return place
+  parent = nearest(place.parent) if place != place.parent else None
+  if not (parent and parent.is_dir()):
+    return None
+  others = [path.name for path in parent.iterdir()]
+  meant = difflib.get_close_matches(place.name, others, n=1)
+  return parent / meant[0] if meant else None
 
 
 def check_fetched(path: Path) -> None:

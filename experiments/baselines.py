@@ -102,6 +102,7 @@ def measure(settings, results) -> None:
 def pairs(settings) -> list[tuple[str, bool, str, str]]:
   """(table, whether related, base, suspect)."""
   runs = {seed: networks.run_of(settings, 'english', seed) for seed in settings.seeds}
+  halfway = lambda steps: min(steps, key=lambda step: abs(step - steps[-1] / 2))
   middle = {seed: halfway(checkpoint.steps(run)) for seed, run in runs.items()}
   last = {seed: networks.latest(run) for seed, run in runs.items()}
   found = [('8', True, f'{run}@0', last[seed]) for seed, run in runs.items()]
@@ -127,10 +128,6 @@ def load(name: str) -> tuple[configs.ModelConfig, dict]:
     return storage.open(name).load()
   transform, _ = DAMAGING[change]
   return transform(*storage.open(original).load(), jax.random.key(0), CHANGED[change])
-
-
-def halfway(steps: list[int]) -> int:
-  return min(steps, key=lambda step: abs(step - steps[-1] / 2))
 
 
 def fresh_networks(config, settings, statements) -> list[Subject]:

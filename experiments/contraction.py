@@ -15,7 +15,7 @@ import numpy as np
 
 from bornbiased_jax import configs, plotting
 
-from .shared import measurements, program
+from .shared import measurements, program, tables
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.settings import setting
@@ -51,7 +51,7 @@ def summarize(rows, theory, settings):
         group, theory[tuple(fields.values())], settings.num_sequences, width)
     summary.append(fields | similarity | {
         'first_layer_cosine': np.mean([row['layer_cosine'][0] for row in group]),
-        **measurements.direction_agreement(group)})
+        **tables.direction_agreement(group)})
   return summary
 
 
@@ -89,7 +89,7 @@ def draw(rows, theory):
 def draw_agreement(ax, rows):
   labels = []
   for position, (fields, group) in enumerate(grouped(rows, 'config', 'length')):
-    share = measurements.direction_agreement(group)
+    share = tables.direction_agreement(group)
     low, high = (100 * bound for bound in share['direction_agreement_ci95'])
     middle = 100 * share['direction_agreement']
     color = plotting.COLORS[position % len(plotting.COLORS)]

@@ -18,7 +18,7 @@ import re
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import switch
 
-from .shared import program, provenance, tables
+from .shared import program, session, tables
 from .shared.settings import ProgramSettings, setting
 
 HERE = Path(__file__).parent
@@ -72,7 +72,7 @@ def origins() -> str:
       rows.append({'result': f'[{name}]({path.parent.name})', 'commit': run.get('commit'),
                    'minutes': seconds and f'{seconds / 60:.1f}',
                    'JAX': content['environment']['jax'],
-                   'device': provenance.device_of(content)})
+                   'device': session.device_of(content)})
   return ('# What measured each result\n\nA dash stands for what was not recorded when the result '
           'was made. Some shared their two CPU cores, or their GPU, with\nother programs.\n\n'
           f'{tables.markdown(rows)}')

@@ -28,9 +28,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, whole
 from bornbiased_jax.models.transformer import head_of, unembed
 
-from .shared import measurements, program
-from .shared.base_settings import Transformers
-from .shared.measurements import load_corpus, measure_cells, predict, transformer_cell
+from .shared import measurements, program, tables
+from .shared.base_settings import Transformers, load_corpus
+from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.settings import setting, some
 from .shared.tables import described, grouped, plus_minus
 
@@ -164,7 +164,7 @@ def summarize(rows, predicted):
     of_text = {name: float(np.mean([row[name] for row in group]))
                for name in ('is_mean', 'is_commonest', 'text_share') if name in group[0]}
     summary.append(fields | {
-        'networks': len(group), **cosine, **expected, **measurements.top1_summary(group),
+        'networks': len(group), **cosine, **expected, **tables.top1_summary(group),
         **of_text,
         'layer_cosine': np.mean([row['layer_cosine'] for row in group], axis=0),
         'error': cosine['cosine'] - expected['law_L'][-1],
@@ -181,7 +181,7 @@ def display(row):
       'theory': f'{row["law_L"][-1]:.3f}', 'off by': f'{row["relative_deviation"]:+.1%}',
       'infinite width': f'{row["infinite_width"]:.3f}',
       'one number': f'{row["one_number"]:.3f}' if is_text else '–',
-      'preferred token': plus_minus(row, 'top1_frequency', '.1%'), **measurements.top1_columns(row),
+      'preferred token': plus_minus(row, 'top1_frequency', '.1%'), **tables.top1_columns(row),
       'is that of Σ p e': f'{row["is_mean"]:.0%}' if is_text else '–',
       'is commonest': f'{row["is_commonest"]:.0%}' if is_text else '–',
   }

@@ -43,7 +43,7 @@ from bornbiased_jax.models import attention_kernels, initialization, sharding
 from bornbiased_jax.training.recipe import Recipe
 from bornbiased_jax.training.step import abstract_state, sharded_step
 
-from .shared import measurements, program, provenance
+from .shared import measurements, program, session
 from .shared.results import make_directory, write_json
 from .shared.settings import NAMED, ProgramSettings, name_flag, setting
 
@@ -113,7 +113,7 @@ class Settings(ProgramSettings):
 
 
 def main(settings):
-  record, plan = provenance.begin(), make_plan(resolve(settings))
+  record, plan = session.begin(), make_plan(resolve(settings))
   print(describe(plan))
   if settings.output_dir:
     directory = name_flag('output_dir', path_of, settings.output_dir)

@@ -22,7 +22,7 @@ from bornbiased_jax.analysis.probes import OF_TEXT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, num_tokens, whole
 
-from .shared import measurements, program
+from .shared import measurements, program, tables
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.settings import preset_name, setting, some
@@ -135,7 +135,7 @@ def limit(config, kind):
 def summarize(rows, theory):
   return [fields | {
       'networks': len(group), **mean_ci95(group, 'inter_sequence_cosine'),
-      **measurements.top1_summary(group), **theory[tuple(fields.values())]}
+      **tables.top1_summary(group), **theory[tuple(fields.values())]}
           for fields, group in grouped(rows, 'factor', 'value', 'length')]
 
 
@@ -160,7 +160,7 @@ def display(row):
       'limit': f'{row["limit"]:.3f}', 'theory': f'{row["theory_cosine"]:.3f}',
       'dimensions': f'{row["dimensions"]:.0f}',
       'top-1 share': f'{row["top1_frequency"]:.1%}' if measured else '–',
-      **measurements.top1_columns(row),
+      **tables.top1_columns(row),
   }
 
 

@@ -26,7 +26,7 @@ from bornbiased_jax.analysis import uniform_baseline
 from bornbiased_jax.analysis.probes import OF_IDS
 from bornbiased_jax.analysis.theory import infinite_width
 
-from .shared import measurements, program
+from .shared import measurements, program, tables
 from .shared.base_settings import Transformers
 from .shared.measurements import measure_cells, predict, transformer_cell
 from .shared.settings import setting
@@ -104,14 +104,14 @@ def summarize(rows, theory):
     pairs = [(row, at_shortest[row['seed']]) for row in group]
     summary.append({
         **fields, 'networks': len(group),
-        **measurements.top1_summary(group), **mean_ci95(group, 'baseline_ratio'),
+        **tables.top1_summary(group), **mean_ci95(group, 'baseline_ratio'),
         **mean_ci95(group, 'log10_p'), **mean_ci95(group, 'inter_sequence_cosine'),
         'cosine_std': np.std([row['inter_sequence_cosine'] for row in group],
                              ddof=int(len(group) > 1)),
         'distinct_top1_ids': len({row['top1_id'] for row in group}),
         'same_id_as_shortest': np.mean([row['top1_id'] == other['top1_id']
                                         for row, other in pairs]),
-        **measurements.direction_agreement(group), **theory[tuple(fields.values())],
+        **tables.direction_agreement(group), **theory[tuple(fields.values())],
     })
     # Older runs have not kept the direction.
     if fields['length'] == shortest or any('direction' not in each for each in group):
@@ -126,7 +126,7 @@ def display(row):
   return {
       'model': row['config'], 'T': row['length'], 'networks': row['networks'],
       'top-1 share': f'{row["top1_frequency"]:.2%}',
-      **measurements.top1_columns(row),
+      **tables.top1_columns(row),
       '× uniform': plus_minus(row, 'baseline_ratio', '.1f'),
       'log10 p': f'{row["log10_p"]:.1f}',
       'distinct ids': row['distinct_top1_ids'],

@@ -43,8 +43,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError
 
 from .shared import measurements, program
-from .shared.base_settings import ExperimentSettings
-from .shared.measurements import text_of
+from .shared.base_settings import ExperimentSettings, text_of
 from .shared.networks import check_length, expand, folder_name, step_of
 from .shared.settings import PROBE_DATA, arguments, kinds, setting
 from .shared.tables import grouped

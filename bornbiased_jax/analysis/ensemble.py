@@ -102,19 +102,25 @@ def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: S
       if not is_checked:
         chunks.check_adds_up(family, statistic, probe, drawn)
         is_checked = True
-      sums = chunks.zeros(shapes(drawn, batch_size))
-      for first_index in range(0, probe.num_sequences, batch_size):
-        size = min(batch_size, probe.num_sequences - first_index)
-        before, sums = sums, step(drawn, sums, first_index, size=size)
-        # Waiting for the previous batch rather than for this one keeps the device at work,
-        # and on_batch is never more than one batch ahead of what has been done.
-        jax.block_until_ready(before)
-        on_batch(size * len(chunk))
+      sums = _sums_of_all(step, drawn, chunks.zeros(shapes(drawn, batch_size)), probe, batch_size,
+                          lambda size: on_batch(size * len(chunk)))
       gathered = multihost_utils.process_allgather((sums, finish(drawn, sums)), tiled=True)
     del chunk, sources
     for i, seed in enumerate(chunk_seeds):
       own_sums, extras = jax.tree.map(lambda leaf, i=i: leaf[i], gathered)
       yield {'seed': seed} | statistic.summarize(own_sums) | extras
+
+
+def _sums_of_all(step, drawn, sums, probe, batch_size, on_batch):
+  """The sums of a chunk's networks over all sequences of a probe, batch by batch."""
+  for first_index in range(0, probe.num_sequences, batch_size):
+    size = min(batch_size, probe.num_sequences - first_index)
+    before, sums = sums, step(drawn, sums, first_index, size=size)
+    # Waiting for the previous batch rather than for this one keeps the device at work,
+    # and on_batch is never more than one batch ahead of what has been done.
+    jax.block_until_ready(before)
+    on_batch(size)
+  return sums
 
 
 def _members(ensemble, seeds):

@@ -108,8 +108,6 @@ def split(text: str) -> tuple[str, dict[str, Any]]:
   """What a name has before the first comma, and the fields behind it."""
   check_kind(text, str, 'the name of an architecture, such as tiny_gpt2')
   base, *parts = (part.strip() for part in text.split(','))
-  if '=' in base and not base.endswith('.json'):
-    raise InputError(f'{text!r} must begin with a preset, one of {", ".join(PRESETS)}')
   given: dict[str, Any] = {}
   for part in parts:
     field, is_set, value = (each.strip() for each in part.partition('='))

@@ -101,11 +101,8 @@ def with_config(tokenizer: bytes, end: str, **settings: bool) -> dict[str, bytes
   config = {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': end,
             'clean_up_tokenization_spaces': False,
             'model_input_names': ['input_ids', 'attention_mask'], **settings}
-  return {'tokenizer.json': tokenizer, 'tokenizer_config.json': _as_json(config)}
-
-
-def _as_json(content):
-  return (json.dumps(content, indent=1, ensure_ascii=False) + '\n').encode()
+  content = json.dumps(config, indent=1, ensure_ascii=False) + '\n'
+  return {'tokenizer.json': tokenizer, 'tokenizer_config.json': content.encode()}
 
 
 def _bytes_vocabulary():

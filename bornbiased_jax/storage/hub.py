@@ -10,6 +10,7 @@ from pathlib import Path
 import re
 
 from bornbiased_jax.errors import InputError, show
+from bornbiased_jax.files import read_json
 from bornbiased_jax.storage.huggingface import adapters
 from bornbiased_jax.storage.huggingface.tensors import INDEX, WHOLE, pickle_advice, read_index
 
@@ -50,6 +51,21 @@ def fetch(name: str) -> Path:
 def fetch_adapter(name: str) -> Path:
   """The folder of an adapter of PEFT, fetched; raises InputError as `fetch` does."""
   return _fetch(name, adapters.WEIGHTS, header=adapters.CONFIG)
+
+
+def base_of(folder: Path) -> str:
+  """The folder, or the name here with its commit, that an adapter says it belongs to."""
+  stored = read_json(folder / adapters.CONFIG)
+  base, revision = stored.get('base_model_name_or_path'), stored.get('revision')
+  try:
+    if isinstance(base, str) and os.path.isdir(base):
+      return base
+    if isinstance(base, str) and is_name(base):
+      return pinned(f'{base}@{revision}' if revision else base)[0]
+    raise InputError('it is no folder here and no name of the Hugging Face Hub')
+  except InputError as error:
+    raise InputError(f'{folder / adapters.CONFIG}: base_model_name_or_path={show(base)} is not '
+                     f'found ({error}); give the base yourself, BASE+{folder}') from None
 
 
 def pinned(name: str) -> tuple[str, Path]:

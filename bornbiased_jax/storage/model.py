@@ -27,14 +27,14 @@ from jax.sharding import Mesh
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, show, unlike
-from bornbiased_jax.files import local, path_of, read_json
+from bornbiased_jax.errors import InputError, unlike
+from bornbiased_jax.files import local, nearest, path_of, read_json
 from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import architectures, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
-from bornbiased_jax.storage.huggingface import adapters
-from bornbiased_jax.storage.huggingface.tensors import INDEX, WEIGHTS, WHOLE, refuse_file
+from bornbiased_jax.storage.huggingface import adapters, io
+from bornbiased_jax.storage.huggingface.tensors import refuse_file
 from bornbiased_jax.storage.layers import Layers
 
 _SIGNATURES = '.safetensors', '.npz'
@@ -219,7 +219,7 @@ def _in_place(name):
   """A run, a directory or file of `transformers`, or a model of the Hub."""
   directory, step = _split_step(name)
   is_gguf = directory.is_file() and huggingface.is_gguf(directory)
-  if is_gguf or (step is None and _has_model(directory) and not checkpoint.steps(directory)):
+  if is_gguf or (step is None and io.has_model(directory) and not checkpoint.steps(directory)):
     path = local(directory)
     return Model(name, 'transformers', str(path), files=path)
   if directory.is_file():
@@ -236,30 +236,15 @@ def _in_place(name):
     raise InputError(f'{name}: no such model{_hint(name)}; give {FORMS}; presets are '
                      f'{", ".join(configs.PRESETS)}')
   if step is None and not checkpoint.steps(directory):
-    inside = [path for path in directory.iterdir() if _has_model(path) or huggingface.is_gguf(path)]
+    inside = [path for path in directory.iterdir()
+              if io.has_model(path) or huggingface.is_gguf(path)]
     if inside := sorted(inside, key=lambda path: (len(path.name), path)):
       names = textwrap.shorten(', '.join(path.name for path in inside), 60, placeholder=' …')
       raise InputError(f'{name} holds models: {names}; give one of them, such as {inside[-1]}')
-  if step is None and (reason := why_none(directory)):
+  if step is None and (reason := io.why_none(directory)):
     raise InputError(f'{name} {reason}')
   # A directory without checkpoints also counts as a run: its loader says what is missing.
   return Model(name, 'run', str(directory), step)
-
-
-def why_none(folder: Path) -> str | None:
-  """Why a folder without config.json is no model and holds none; None if it may be, or may."""
-  inside = sorted(path.name for path in folder.iterdir())
-  if not inside:
-    return 'is empty'
-  if adapters.CONFIG in inside:
-    return f'is an adapter; give BASE+{folder}'
-  weights = next(filter(WEIGHTS.fullmatch, inside), None)
-  return weights and f'has {weights} but no config.json'
-
-
-def _has_model(directory):
-  """Whether a folder has any file of a model of `transformers`; its loader says what is missing."""
-  return any((directory / file).is_file() for file in ('config.json', WHOLE, INDEX))
 
 
 def _hint(name):
@@ -272,20 +257,8 @@ def _hint(name):
   folder, _, revision = name.rpartition('@')
   if folder and path_of(folder).is_dir():
     return f' ({folder} is a folder here, and {revision!r} no step of it)'
-  meant = _near(path_of(name))
+  meant = nearest(path_of(name))
   return f' (did you mean {meant}?)' if meant else ''
-
-
-def _near(place):
-  """The path that is here and is most like one that is not, if any is like it."""
-  if place.exists():
-    return place
-  parent = _near(place.parent) if place != place.parent else None
-  if not (parent and parent.is_dir()):
-    return None
-  others = [path.name for path in parent.iterdir()]
-  meant = difflib.get_close_matches(place.name, others, n=1)
-  return parent / meant[0] if meant else None
 
 
 def _split_step(name):
@@ -299,7 +272,7 @@ def _split_step(name):
 def _split_adapter(name):
   """The base and the folder of the adapter that a name means; (name, None) if it means none."""
   if adapters.is_adapter(path_of(name)):
-    return _base_of(path_of(name)), path_of(name)
+    return hub.base_of(path_of(name)), path_of(name)
   if path_of(name).exists():
     return name, None
   pairs = [(name[:plus.start()], name[plus.end():]) for plus in re.finditer(r'\+', name)]
@@ -309,18 +282,3 @@ def _split_adapter(name):
       if is_base(base):
         return base, hub.fetch_adapter(adapter) if hub.is_name(adapter) else path_of(adapter)
   return name, None
-
-
-def _base_of(folder):
-  """The folder or the name on the Hub, with its commit, that an adapter says it belongs to."""
-  stored = read_json(folder / adapters.CONFIG)
-  base, revision = stored.get('base_model_name_or_path'), stored.get('revision')
-  try:
-    if isinstance(base, str) and os.path.isdir(base):
-      return base
-    if isinstance(base, str) and hub.is_name(base):
-      return hub.pinned(f'{base}@{revision}' if revision else base)[0]
-    raise InputError('it is no folder here and no name of the Hugging Face Hub')
-  except InputError as error:
-    raise InputError(f'{folder / adapters.CONFIG}: base_model_name_or_path={show(base)} is not '
-                     f'found ({error}); give the base yourself, BASE+{folder}') from None

@@ -93,10 +93,6 @@ def _stacked(*states):
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def _abstract(run):
-  return abstract_state(run.config, run.recipe, run.mesh)
-
-
 def _own(run, there):
   """Each network's state and parent at the latest step that all networks have whole."""
   common = set.intersection(*there)
@@ -206,7 +202,7 @@ def _restore(run, directory, check: Callable[[dict], None], candidates=None):
     check(metadata)
     return {'params': abstract.params, 'opt_state': abstract.opt_state}
 
-  abstract = _abstract(run)
+  abstract = abstract_state(run.config, run.recipe, run.mesh)
   metadata, items = checkpoint.restore(directory, select, candidates and list(candidates))
   everywhere = NamedSharding(run.mesh, PartitionSpec())
   step = jax.device_put(jnp.int32(metadata['step']), everywhere)

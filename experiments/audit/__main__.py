@@ -42,7 +42,7 @@ from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.storage.layers import in_memory
 
-from ..shared import figures, program, provenance, verdicts
+from ..shared import figures, program, session, verdicts
 from ..shared.base_settings import ExperimentSettings
 from ..shared.networks import expand, step_of
 from ..shared.results import header, make_directory
@@ -58,7 +58,7 @@ class Settings(ExperimentSettings):
 
 
 def main(settings, output_dir):
-  record, names = provenance.begin(), find(settings.history)
+  record, names = session.begin(), find(settings.history)
   report = examine((step, functools.partial(_read, names[step])) for step in tqdm(
       names, unit='checkpoint', delay=1, leave=False))
   report = header('audit', settings, record()) | {'networks': names} | report

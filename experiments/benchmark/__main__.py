@@ -17,7 +17,7 @@ import os
 
 from bornbiased_jax.errors import InputError
 
-from ..shared import program, provenance
+from ..shared import program, session
 from ..shared.base_settings import ExperimentSettings
 from ..shared.results import Results
 from ..shared.settings import arguments
@@ -46,7 +46,7 @@ def main(settings: Settings, results: Results) -> None:
   for part in results.missing(({'name': name} for name in names), 'benchmark'):
     results.add(part | {'rows': known[part['name']]()})
   rows = [row for part in results.rows for row in part['rows']]
-  results.finish(rows, display, lambda: draw(rows, provenance.device_of(results.content)))
+  results.finish(rows, display, lambda: draw(rows, session.device_of(results.content)))
 
 
 if __name__ == '__main__':

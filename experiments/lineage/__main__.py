@@ -42,7 +42,7 @@ from bornbiased_jax.files import path_of, write_atomically
 from bornbiased_jax.lineage import Signature
 from bornbiased_jax.storage import Model
 
-from ..shared import networks, program, provenance, verdicts
+from ..shared import networks, program, session, verdicts
 from ..shared.base_settings import SharedInputs
 from ..shared.results import differing, header, make_directory
 from ..shared.settings import arguments, name_flag, setting
@@ -65,7 +65,7 @@ class Settings(SharedInputs):
 
 
 def main(settings, output_dir):
-  record, probe = provenance.begin(), networks.probe_of(settings)
+  record, probe = session.begin(), networks.probe_of(settings)
   finder, known = find(settings, output_dir, probe)
   settings = dataclasses.replace(settings, suspect=same_network(settings.suspect, known))
   todo = pairs_of(known, settings.suspect)

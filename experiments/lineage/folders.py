@@ -13,7 +13,7 @@ from bornbiased_jax.errors import STOPS, InputError, is_plain, plain, show
 from bornbiased_jax.files import path_of
 from bornbiased_jax.lineage.evidence.array_file import SUFFIX
 from bornbiased_jax.storage import checkpoint
-from bornbiased_jax.storage.model import why_none
+from bornbiased_jax.storage.huggingface.io import why_none
 
 # What programs write next to networks: folders without folders.
 _CACHES = ('signatures', 'hidden_states')

@@ -104,7 +104,7 @@ _STORIES = _continued(STUDY, 'stories', laptop=1, overnight=1, paper=330)
 _INSTRUCTIONS = _continued(STUDY, 'instructions', overnight=1, paper=330)
 _QWEN2_STORIES = _continued(QWEN2_STUDY, 'stories', overnight=1, paper=330)
 _QWEN2_INSTRUCTIONS = _continued(QWEN2_STUDY, 'instructions', overnight=1, paper=330)
-_OF_STUDY, _AFTER = {'study': STUDY.folder}, (_STORIES.folder, _INSTRUCTIONS.folder)
+_OF_STUDY = dict(reads={'study': STUDY.folder}, after=(_STORIES.folder, _INSTRUCTIONS.folder))
 _TRAINED = {'runs': f'{STUDY.folder}/english'}
 _OF_QWEN2 = dict(reads={'study': QWEN2_STUDY.folder}, at={'paper': _OF_PAPER},
                  after=(_QWEN2_STORIES.folder, _QWEN2_INSTRUCTIONS.folder))
@@ -216,19 +216,18 @@ ITEMS = (
     Item(('fig10', 'fig11'), 'A trace of the initialization survives training',
          "A checkpoint's hidden states correlate with those of its own initialization, and not "
          'with those of a control.', 'Curves.',
-         (Run('persistence', dict(smoke=0.2, laptop=2, overnight=3, paper=10), reads=_OF_STUDY,
-              after=_AFTER),)),
+         (Run('persistence', dict(smoke=0.2, laptop=2, overnight=3, paper=10), **_OF_STUDY),)),
     Item(('table4', 'table9', 'table10', 'table11', 'fig13', 'fig14'),
          'SeedPrint finds descendants',
          'Descendants have small p-values, unrelated networks large ones.',
          'p of two initializations: 0.36 to 0.68; of an initialization and its descendant: 4e-10 '
          "to 5.6e-4; and another's descendant: 0.035 to 0.43.",
-         (Run('seedprint_tables', dict(smoke=0.2, laptop=2, overnight=5, paper=20), reads=_OF_STUDY,
-              after=_AFTER, at={'laptop': _FOUR}),
+         (Run('seedprint_tables', dict(smoke=0.2, laptop=2, overnight=5, paper=20),
+              at={'laptop': _FOUR}, **_OF_STUDY),
           Run('seedprint_tables', dict(overnight=3), {'probe': 'gaussian'},
-              'seedprint_tables_gaussian', reads=_OF_STUDY, after=_AFTER),
+              'seedprint_tables_gaussian', **_OF_STUDY),
           Run('seedprint_tables', dict(paper=20), {'probe': 'tokens'}, 'seedprint_tables_tokens',
-              reads=_OF_STUDY, after=_AFTER),
+              **_OF_STUDY),
           Run('calibrate', dict(smoke=0.5, laptop=8, overnight=50, paper=30), reads=_TRAINED,
               at={'laptop': {'seeds': '0-29', 'init_schemes': 'gpt2', 'published_seeds': '6',
                              'verdict_seeds': '4'}}),
@@ -246,12 +245,12 @@ ITEMS = (
          'Four fingerprints call two networks the same above 0.8, and miss that a network was '
          'trained from its initialization.',
          'Table 8: Intrinsic −0.34 to 0.15, REEF 0.33 to 0.38, PCS 0.58, ICS 0.19 to 0.20.',
-         (Run('baselines', dict(smoke=0.4, laptop=1, overnight=2, paper=30), reads=_OF_STUDY,
-              after=_AFTER, at={'laptop': _FOUR}),)),
+         (Run('baselines', dict(smoke=0.4, laptop=1, overnight=2, paper=30),
+              at={'laptop': _FOUR}, **_OF_STUDY),)),
     Item(('robustness',), 'Which fingerprint to trust when',
          'Not in the paper: networks are changed and compared with their originals.', '–',
          (Run('robustness', dict(smoke=0.2, laptop=7, overnight=17, paper=90),
-              name='robustness_trained', reads=_OF_STUDY, after=_AFTER, at={
+              name='robustness_trained', **_OF_STUDY, at={
                   'laptop': _FOUR | {
                       'methods': 'Verdict,SeedPrint,unit order,SeedPrint published,MLP units,'
                                  'Intrinsic,REEF,PCS,ICS',

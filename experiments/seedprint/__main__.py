@@ -36,7 +36,7 @@ from bornbiased_jax.lineage.networks import common_probe
 from bornbiased_jax.storage import Model
 from bornbiased_jax.storage.model import FORMS, is_signature
 
-from ..shared import figures, networks, program, provenance, verdicts
+from ..shared import figures, networks, program, session, verdicts
 from ..shared.base_settings import SharedInputs
 from ..shared.results import header, make_directory
 from ..shared.settings import arguments, name_flag, setting, values_of
@@ -60,7 +60,7 @@ class Settings(SharedInputs):
 
 def main(settings, output_dir):
   settings = name_pair(settings)
-  record, probe = provenance.begin(), networks.probe_of(settings)
+  record, probe = session.begin(), networks.probe_of(settings)
   folder = output_dir / folder_name(settings)
   check_folder(folder, settings)
   pair = check(settings, probe)

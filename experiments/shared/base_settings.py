@@ -1,10 +1,23 @@
 """Settings that several programs have: of ensembles, of comparisons and of training."""
 
+import functools
+
+from bornbiased_jax.analysis import probes
+from bornbiased_jax.data import Corpus, Tokenizer, corpus, load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import natural, optional, whole
 from bornbiased_jax.training import Recipe
 
-from .settings import MODELS, PROBE_DATA, ProgramSettings, at_scale, pick, setting, values_of
+from .settings import (
+  MODELS,
+  PROBE_DATA,
+  ProgramSettings,
+  at_scale,
+  name_flag,
+  pick,
+  setting,
+  values_of,
+)
 
 # Initializations with and without a common direction, and what figures call them.
 INITS = {'gpt2': 'GPT-2 initialization', 'centred': 'centred'}
@@ -43,6 +56,35 @@ class Transformers(Stacks):
   dtype: str = setting('float32')
 
   TECHNICAL = ('probe', 'data', 'tokenizer', 'embedding_seed', 'dtype', *Stacks.TECHNICAL)
+
+
+def text_of(settings: Transformers) -> Corpus | None:
+  """What a probe of text reads."""
+  if settings.probe not in probes.OF_TEXT:
+    if settings.data:
+      raise InputError('--data: is read only with --probe=text or --probe=shuffled')
+    return None
+  if not settings.data:
+    raise InputError(f"--data: is missing: a text for --probe={settings.probe}, such as "
+                     "'tinyshakespeare'")
+  return load_corpus(settings.data, settings.tokenizer)
+
+
+@functools.lru_cache(maxsize=16)
+def load_corpus(data: str, tokenizer: str, data_flag: str = 'data',
+                tokenizer_flag: str = 'tokenizer') -> Corpus:
+  """A text in the tokens of a tokenizer, once; errors name the flags that both are from."""
+  of_flag = name_flag(tokenizer_flag, load_tokenizer, tokenizer)
+  return load_text(data_flag, data, of_flag)
+
+
+def load_text(flag: str, spec: str, tokenizer: Tokenizer) -> Corpus:
+  """The text that a flag names; of one too large for memory, the error names the program to use."""
+  try:
+    return name_flag(flag, corpus.load, spec, tokenizer)
+  except InputError as error:
+    message = str(error).replace('corpus.write', 'python -m experiments.tokenize_text')
+    raise InputError(message) from None
 
 
 class Inputs(ExperimentSettings):

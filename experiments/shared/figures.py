@@ -18,7 +18,7 @@ from bornbiased_jax import plotting
 from bornbiased_jax.errors import plain
 from bornbiased_jax.fields import Kind, choice
 
-from . import provenance
+from . import session
 from .tables import grouped
 
 # A flag, but no setting of a run: what was measured can be drawn again in another format.
@@ -112,5 +112,5 @@ def template(name: str) -> Any:
       'base64': lambda content: base64.b64encode(content).decode(), 'quote': shlex.quote,
       'sha256': lambda text: hashlib.sha256(text.encode()).digest(),
       'flat': lambda text: re.sub('[\u2068\u2069]', '', text)}
-  made.globals |= {'start': provenance.start(), 'figure': f'figure.{FORMAT.get()}'}
+  made.globals |= {'start': session.start(), 'figure': f'figure.{FORMAT.get()}'}
   return made.get_template(name)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from tqdm import tqdm
 
 from bornbiased_jax import configs, hosts
@@ -20,7 +19,6 @@ from bornbiased_jax.analysis import (
   ensemble,
   inter_sequence,
   predictions,
-  probes,
   similarity,
   theory,
 )
@@ -28,15 +26,12 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import Corpus, corpus, load_tokenizer
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.transformer import head_of, unembed
 
-from .base_settings import Stacks, Transformers
+from .base_settings import Stacks, Transformers, text_of
 from .results import Results
-from .settings import name_flag
-from .tables import described, mean_ci95, median, quantiles
+from .tables import mean_ci95, quantiles
 
 # Theory draws the preferred tokens of so many networks.
 NUM_NETWORKS = 300
@@ -84,26 +79,6 @@ def transformer_cell(name: str, length: int, settings: Transformers, statistic: 
       flops=flops.forward_flops(config, length, num_logits=1),
       readout=readout and readout(config),
   )
-
-
-def text_of(settings: Transformers) -> Corpus | None:
-  """What a probe of text reads."""
-  if settings.probe not in probes.OF_TEXT:
-    if settings.data:
-      raise InputError('--data: is read only with --probe=text or --probe=shuffled')
-    return None
-  if not settings.data:
-    raise InputError(f"--data: is missing: a text for --probe={settings.probe}, such as "
-                     "'tinyshakespeare'")
-  return load_corpus(settings.data, settings.tokenizer)
-
-
-@functools.lru_cache(maxsize=16)
-def load_corpus(data: str, tokenizer: str, data_flag: str = 'data',
-                tokenizer_flag: str = 'tokenizer') -> Corpus:
-  """A text in the tokens of a tokenizer, once; errors name the flags that both are from."""
-  of_flag = name_flag(tokenizer_flag, load_tokenizer, tokenizer)
-  return name_flag(data_flag, corpus.load, data, of_flag)
 
 
 def stack_cell(fields: dict, config: StackConfig, length: int, settings: Stacks,
@@ -183,7 +158,9 @@ def _measure_cell(cell, settings, results, bar, num_networks):
   bar.update(cell.flops * cell.probe.num_sequences * len(done.intersection(cell.seeds)))
   if done.issuperset(cell.seeds):
     return
-  batch_size, chunk_size = _sizes(cell, settings)
+  batch_size = settings.batch_size or chunks.batch_size_of(cell.network.config, cell.probe)
+  chunk_size = settings.chunk_size or chunks.default_chunk_size(
+      cell.network, cell.statistic, cell.probe, len(cell.seeds), batch_size)
   # A chunk that lacks a row is measured again as a whole, so that a
   # network always has the same companions.
   parts = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
@@ -194,15 +171,6 @@ def _measure_cell(cell, settings, results, bar, num_networks):
     if measured['seed'] not in done:
       results.add(cell.fields | {'seed': measured['seed']} | cell.row(measured))
       bar.set_postfix_str(f'{len(results.rows)} of {num_networks} networks', refresh=False)
-
-
-def _sizes(cell, settings):
-  """Sequences per batch, and networks per chunk."""
-  probe = cell.probe
-  batch_size = settings.batch_size or chunks.batch_size_of(cell.network.config, probe)
-  chunk_size = settings.chunk_size or chunks.default_chunk_size(
-      cell.network, cell.statistic, probe, len(cell.seeds), batch_size)
-  return batch_size, chunk_size
 
 
 # What is measured of a network, and what theory says of it.
@@ -217,9 +185,8 @@ def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
   })
 
 
-def contraction(config: ModelConfig) -> Statistic:
-  """`preference`, with the std of the similarities over pairs of sequences."""
-  return preference(config, pair_std=True)
+# The same with the std of the similarities over pairs of sequences.
+contraction = functools.partial(preference, pair_std=True)
 
 
 def direction_token(config: ModelConfig):
@@ -281,14 +248,10 @@ def predicted_cosine(cell: Cell) -> np.ndarray:
   return np.asarray(predicted_similarity(cell).inter_cosine_L)
 
 
+@functools.cache
 def preferred_tokens(config: ModelConfig, num_sequences: int, other_length: int | None = None,
                      probe: str | Probe = 'tokens') -> dict:
   """What theory says of the preferred tokens of random networks, as fields of a row."""
-  return dict(_preferred_tokens(config, num_sequences, other_length, probe))
-
-
-@functools.cache
-def _preferred_tokens(config, num_sequences, other_length, probe):
   found = theory.preference_at_initialization(config, config.length, num_sequences, probe,
                                               other_length=other_length, num_networks=NUM_NETWORKS)
   return {'theory_top1_frequency': found.top1_frequency_N.mean(),
@@ -296,28 +259,3 @@ def _preferred_tokens(config, num_sequences, other_length, probe):
           **quantiles(found.top1_frequency_N, 'theory_top1_frequency'),
           'theory_direction_agreement': found.direction_agrees_N.mean(),
           'theory_same_id': found.same_token_N.mean()}
-
-
-def top1_summary(rows: list[dict]) -> dict:
-  """Shares of the preferred tokens of networks, and τ, which older runs have not measured."""
-  of = {name: [row.get(name) for row in rows] for name in ('top1_frequency', 'direction_std')}
-  return described(of['top1_frequency'], 'top1_frequency') | quantiles(
-      of['top1_frequency'], 'top1_frequency') | (
-          {} if None in of['direction_std'] else described(of['direction_std'], 'direction_std'))
-
-
-def top1_columns(row: dict) -> dict[str, str | None]:
-  """The columns that compare both with theory; None for what an older run does not have."""
-  name, tau = 'theory_top1_frequency', 'direction_std'
-  return {
-      'median (10–90 %)': median(row, 'top1_frequency', '.1%'),
-      'theory (± std)': f'{row[name]:.1%} ± {row[f"{name}_std"]:.1%}' if name in row else None,
-      'its median (10–90 %)': median(row, name, '.1%'),
-      'τ (theory)': f'{row[tau]:.3f} ({row[f"theory_{tau}"]:.3f})' if tau in row else None}
-
-
-def direction_agreement(rows: list[dict]) -> dict:
-  """How often the direction predicts the preferred token, with an exact binomial interval."""
-  agree = sum(row['direction_top1_id'] == row['top1_id'] for row in rows)
-  return {'direction_agreement': agree / len(rows),
-          'direction_agreement_ci95': list(scipy.stats.binomtest(agree, len(rows)).proportion_ci())}

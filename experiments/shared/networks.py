@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from bornbiased_jax.analysis import Probe, attention_sink
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
+from bornbiased_jax.data import Tokenizer, load_tokenizer
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
@@ -23,7 +23,7 @@ from bornbiased_jax.lineage.networks import streamed
 from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import Model, checkpoint
 
-from .base_settings import Inputs
+from .base_settings import Inputs, load_text
 from .settings import name_flag, values_of
 
 # 'step' goes before the other words. A number such as 1.5k, 1e4 or 1,000 is none.
@@ -135,7 +135,7 @@ def passages(text: str, tokenizer: str, length: int, config: ModelConfig) -> np.
   if loaded.vocab_size > config.vocab_size:
     raise InputError(f'--tokenizer: {tokenizer} has {loaded.vocab_size} token ids, the networks '
                      f'{config.vocab_size}')
-  tokens = name_flag('statements', corpus.load, text, loaded).tokens
+  tokens = load_text('statements', text, loaded).tokens
   num_windows = len(tokens) // length
   if num_windows < NUM_STATEMENTS:
     raise InputError(f'--statements: {text} has {num_windows} passages of {length} tokens; at '

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from absl import app
 from absl import flags as absl_flags
 
-from bornbiased_jax import configs
+from bornbiased_jax import configs, files
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import Kind
 
-from . import figures, provenance, session
+from . import figures, session
 from .results import Results
 from .settings import (
   ProgramSettings,
@@ -75,7 +75,9 @@ def run(main: Callable, name: str, of: type[ProgramSettings], doc: str, has_fold
     session.connect(**{flag: given[flag] for flag in session.HOSTS if flag in flags})
     place = given['output_dir']
     usual = f'results/{folder_of(name)}_{settings.scale}/{settings.own_folder()}'
-    session.run_in(usual if place is None else place, main, settings)
+    output_dir = name_flag('output_dir', files.path_of, usual if place is None else place)
+    with session.hold(output_dir):
+      main(settings, output_dir)
 
   app.run(lambda _: session.run(work, flags=flags),
           flags_parser=lambda argv: absl_flags.FLAGS(argv[:1]))
@@ -117,8 +119,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(name, of, doc, flags):
-  doc = doc.replace('python -m experiments.', provenance.start())
-  usage = f'{provenance.start()}{name} {arguments_of(of)[1]} [--FLAG=VALUE ...]'.replace('  ', ' ')
+  doc = doc.replace('python -m experiments.', session.start())
+  usage = f'{session.start()}{name} {arguments_of(of)[1]} [--FLAG=VALUE ...]'.replace('  ', ' ')
   models = ', and --help=models lists the models' if 'config' in flags else ''
   parser = _Parser(usage=usage, description=doc.strip(), add_help=False, allow_abbrev=False,
                    epilog=f'After a flag is its default, ... if it has none{models}.',

@@ -19,7 +19,7 @@ from bornbiased_jax.environment import environment
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_atomically
 
-from . import figures, provenance
+from . import figures, session
 from .settings import defaults_of
 from .tables import markdown, table
 
@@ -43,7 +43,7 @@ class Results:
     self.directory = files.path_of(directory)
     self.path = self.directory / 'results.json'
     choose = go_on or functools.partial(go_on_with_rows, self.path)
-    new = header(experiment, settings, provenance.begin()()) | {
+    new = header(experiment, settings, session.begin()()) | {
         'complete': False, 'rows': [], 'summary': []}
 
     named = getattr(settings, 'config', None) or []
@@ -54,7 +54,7 @@ class Results:
         lambda: choose(new, _stored(self.path, _plain(defaults_of(settings)))))
     self._is_measured = self.content['complete']
     self._is_noted = may_write and not self._is_measured
-    self._run = provenance.begin(self.content['run'])
+    self._run = session.begin(self.content['run'])
     self._written, self._is_pending = -math.inf, False
 
   @property
@@ -165,7 +165,7 @@ class Results:
 
   def noting_time(self) -> contextlib.AbstractContextManager:
     """Writes the file again and again during a block, for who trains before there is a row."""
-    return provenance.repeatedly(self.write) if self._is_noted else contextlib.nullcontext()
+    return session.repeatedly(self.write) if self._is_noted else contextlib.nullcontext()
 
 
 def go_on_with_rows(path: Path, new: dict, stored: dict | None) -> tuple[dict, bool]:

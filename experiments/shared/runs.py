@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bornbiased_jax import configs, files, hosts, plotting, storage
-from bornbiased_jax.data import Tokenizer, corpus, load_tokenizer
+from bornbiased_jax.data import corpus, load_tokenizer
 from bornbiased_jax.environment import free_memory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
@@ -21,8 +21,8 @@ from bornbiased_jax.models.initialization import num_parameters
 from bornbiased_jax.storage import checkpoint
 from bornbiased_jax.training import Run, loop, monitor, start
 
-from . import base_settings, provenance
-from .base_settings import Training
+from . import base_settings, session
+from .base_settings import Training, load_text
 from .results import Results, differing, make_directory
 from .settings import name_flag, pick
 
@@ -114,7 +114,7 @@ def _go_on(trainings, places, new, stored):
   is_new = not any(checkpoint.steps(directory / f'seed_{seed}')
                    for training, directory in trainings for seed in training.seeds)
   may_write = stored is None or is_same and stored['settings'] == new['settings']
-  return new | {'run': run or provenance.begin(None, is_new)()}, may_write
+  return new | {'run': run or session.begin(None, is_new)()}, may_write
 
 
 def is_trained(settings: Training, output_dir: Path) -> bool:
@@ -137,15 +137,6 @@ def check_memory(config: configs.ModelConfig, together: int, bytes_each: int = 1
   if size > free:
     raise InputError(f'{together} at once take {size:,.1f} GB with their optimizer, and '
                      f'{free:,.1f} GB are free; train fewer at once, or smaller ones')
-
-
-def load_text(flag: str, spec: str, tokenizer: Tokenizer) -> corpus.Corpus:
-  """The text that a flag names; of one too large for memory, the error names the program to use."""
-  try:
-    return name_flag(flag, corpus.load, spec, tokenizer)
-  except InputError as error:
-    message = str(error).replace('corpus.write', 'python -m experiments.tokenize_text')
-    raise InputError(message) from None
 
 
 def texts(settings: Training) -> tuple[corpus.Corpus, corpus.Corpus]:

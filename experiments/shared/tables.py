@@ -50,6 +50,31 @@ def median(row: dict, name: str, spec: str) -> str | None:
   return f'{middle} ({low}–{high})'
 
 
+def top1_summary(rows: list[dict]) -> dict:
+  """Shares of the preferred tokens of networks, and τ, which older runs have not measured."""
+  of = {name: [row.get(name) for row in rows] for name in ('top1_frequency', 'direction_std')}
+  return described(of['top1_frequency'], 'top1_frequency') | quantiles(
+      of['top1_frequency'], 'top1_frequency') | (
+          {} if None in of['direction_std'] else described(of['direction_std'], 'direction_std'))
+
+
+def top1_columns(row: dict) -> dict[str, str | None]:
+  """The columns that compare both with theory; None for what an older run does not have."""
+  name, tau = 'theory_top1_frequency', 'direction_std'
+  return {
+      'median (10–90 %)': median(row, 'top1_frequency', '.1%'),
+      'theory (± std)': f'{row[name]:.1%} ± {row[f"{name}_std"]:.1%}' if name in row else None,
+      'its median (10–90 %)': median(row, name, '.1%'),
+      'τ (theory)': f'{row[tau]:.3f} ({row[f"theory_{tau}"]:.3f})' if tau in row else None}
+
+
+def direction_agreement(rows: list[dict]) -> dict:
+  """How often the direction predicts the preferred token, with an exact binomial interval."""
+  agree = sum(row['direction_top1_id'] == row['top1_id'] for row in rows)
+  return {'direction_agreement': agree / len(rows),
+          'direction_agreement_ci95': list(scipy.stats.binomtest(agree, len(rows)).proportion_ci())}
+
+
 def _both(values, name):
   return {f'{name}_both': [float(value) for value in values]} if len(values) == 2 else {}
 

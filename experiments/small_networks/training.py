@@ -100,10 +100,9 @@ def freezing(names: tuple[str, ...]) -> optax.GradientTransformation:
       name: jax.tree.map(jnp.zeros_like, steps[name]) for name in names})
 
 
-def from_seeds(config: ModelConfig, seeds: Iterable[int],
-               embedding_seed: int | None = None) -> list[dict]:
+def from_seeds(config: ModelConfig, seeds: Iterable[int]) -> list[dict]:
   """Random networks."""
-  return [init_params(config, seed, embedding_seed) for seed in seeds]
+  return [init_params(config, seed) for seed in seeds]
 
 
 @functools.cache

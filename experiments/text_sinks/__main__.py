@@ -210,9 +210,9 @@ def load_texts(settings) -> tuple[Tokenizer, dict[str, Corpus]]:
     raise InputError(f'--start_id: {settings.start_id} is not one of the {tokenizer.vocab_size} '
                      f'token ids of --tokenizer={settings.tokenizer}')
   if settings.texts:
-    texts = {text: runs.load_text('texts', text, tokenizer) for text in settings.texts}
+    texts = {text: base_settings.load_text('texts', text, tokenizer) for text in settings.texts}
   else:
-    _, held_out = hold_out(runs.load_text('data', settings.data, tokenizer), runs.HELD_OUT)
+    _, held_out = hold_out(base_settings.load_text('data', settings.data, tokenizer), runs.HELD_OUT)
     texts = {held_out.name: held_out}
   flag = 'texts' if settings.texts else 'data'
   for text in texts.values():

@@ -14,11 +14,11 @@ import pytest
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import chunks
-from bornbiased_jax.analysis.theory import random_energy
+from bornbiased_jax.analysis.theory import experts
 from bornbiased_jax.models import init_params, sharding
 from experiments import activation, scaling
 from experiments.adversary import related_networks
-from experiments.shared import measurements, provenance
+from experiments.shared import measurements, session
 import programs
 
 # Of the activation's cells, what is compared with theory, once for each.
@@ -29,7 +29,7 @@ BLOCKS = ('MLP0', 'relu'), (activation.SATURATED, 'tanh'), ('standard', 'tanh')
 def one_commit():
   """The commit when the tests began, whatever is committed meanwhile."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(provenance, 'commit', functools.cache(provenance.commit))
+    patch.setattr(session, 'commit', functools.cache(session.commit))
     yield
 
 
@@ -50,7 +50,7 @@ def few_networks_of_theory():
   """Theory of preferred tokens in a moment, and less exact: no test of a program reads it."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(measurements, 'NUM_NETWORKS', 5)
-    patch.setattr(random_energy, '_NUM_TOKENS', 100)
+    patch.setattr(experts, '_NUM_TOKENS', 100)
     yield
 
 
@@ -77,7 +77,7 @@ def less():
 @pytest.fixture
 def present_commit(monkeypatch):
   """For tests of how the commit is found: it is looked for each time."""
-  monkeypatch.setattr(provenance, 'commit', provenance.commit.__wrapped__)
+  monkeypatch.setattr(session, 'commit', session.commit.__wrapped__)
 
 
 @pytest.fixture(scope='session')

@@ -160,7 +160,7 @@ def test_results_of_a_text_are_not_those_of_another_one_of_its_name(tmp_path):
                   num_sequences='4', seeds='0-1')
 
   def measure(seeds):
-    measurements.load_corpus.cache_clear()
+    base_settings.load_corpus.cache_clear()
     cell = measurements.transformer_cell('tiny_gpt2', 3, asked, lambda config: inter_sequence(
         'residual_last'), row)
     results = Results(tmp_path, 'any', asked)

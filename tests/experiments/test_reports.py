@@ -13,7 +13,7 @@ import browser
 from experiments.audit import __main__ as audit
 from experiments.lineage import __main__ as lineage
 from experiments.seedprint import __main__ as seedprint
-from experiments.shared import provenance, verdicts
+from experiments.shared import session, verdicts
 
 needs_browser = pytest.mark.skipif(not browser.FOUND, reason='there is no Chromium')
 SCRIPT, LONG = '<script>document.title = "ran"</script>', 200 * 'w'
@@ -188,7 +188,7 @@ def test_on_paper_all_reasons_are_there_and_no_heading_alone(name, pages, page, 
     ('experiments.shared', 'python -m experiments.audit CHECKPOINTS/'),
     ('bornbiased_experiments.shared', 'bornbiased audit CHECKPOINTS/')])
 def test_a_page_says_the_command_that_works_here(package, command, tmp_path, monkeypatch):
-  monkeypatch.setattr(provenance, '__package__', package)
+  monkeypatch.setattr(session, '__package__', package)
   lineage.write(compared(MANY[:3], of_many), tmp_path)
   assert f'>{command}' in (tmp_path / 'report.html').read_text()
 

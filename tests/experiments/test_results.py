@@ -16,7 +16,7 @@ import pytest
 from bornbiased_jax import environment
 from bornbiased_jax.errors import InputError
 from experiments import seed_sweep
-from experiments.shared import provenance, results
+from experiments.shared import results, session
 from experiments.shared.results import Results, write_json
 from experiments.shared.settings import resolve
 
@@ -55,41 +55,41 @@ def test_a_finished_run_has_all_parts(run):
 
 
 def test_a_run_says_how_it_came_about(tmp_path, monkeypatch):
-  program = Path(provenance.__file__).parents[1] / 'sweep.py'
+  program = Path(session.__file__).parents[1] / 'sweep.py'
   monkeypatch.setattr('sys.argv', [str(program), '--seeds=1,2', '--output_dir=my run'])
   opened = open_results(tmp_path)
   opened.add(ROWS[0])
   how = saved(tmp_path)['run']
   assert how['command'] == "python -m experiments.sweep --seeds=1,2 '--output_dir=my run'"
   assert abs(datetime.now(UTC) - datetime.fromisoformat(how['started'])) < timedelta(minutes=5)
-  assert how['commit'] == provenance.commit()
+  assert how['commit'] == session.commit()
   assert how['processor'] == environment.processor() and str(os.cpu_count()) in how['processor']
-  monkeypatch.setattr(provenance, '__package__', 'bornbiased_experiments.shared')
+  monkeypatch.setattr(session, '__package__', 'bornbiased_experiments.shared')
   for program, typed in (('sweep.py', 'sweep'), ('audit/__main__.py', 'audit'),
                          ('audit/injections.py', 'audit.injections')):
-    monkeypatch.setattr('sys.argv', [str(provenance._PROGRAMS / program), 'a b'])
-    assert provenance.command() == f"bornbiased {typed} 'a b'"
+    monkeypatch.setattr('sys.argv', [str(session._PROGRAMS / program), 'a b'])
+    assert session.command() == f"bornbiased {typed} 'a b'"
   monkeypatch.setattr('sys.argv', ['/somewhere/sweep.py'])
-  assert provenance.command() is None
+  assert session.command() is None
 
 
 def test_the_record_of_several_sessions_has_all_commits_and_all_time(monkeypatch):
   record = None
   for made_by in ('one', 'another', 'one'):
-    monkeypatch.setattr(provenance, 'commit', lambda made_by=made_by: made_by)
-    now = provenance.begin(record)()
+    monkeypatch.setattr(session, 'commit', lambda made_by=made_by: made_by)
+    now = session.begin(record)()
     assert record is None or now['started'] == record['started']
     record = now | {'seconds': now['seconds'] + 100}
   assert record['processor'] == environment.processor()
   earlier = {name: value for name, value in record.items() if name != 'processor'}
-  assert provenance.begin(earlier)()['processor'] == f'unknown, {environment.processor()}'
+  assert session.begin(earlier)()['processor'] == f'unknown, {environment.processor()}'
   assert record['commit'] == 'one, another' and 300 <= record['seconds'] < 310
 
 
 def test_what_is_noted_repeatedly_is_also_noted_at_the_end(monkeypatch):
-  monkeypatch.setattr(provenance, 'TICK', 0.02)
+  monkeypatch.setattr(session, 'TICK', 0.02)
   noted = []
-  with pytest.raises(KeyboardInterrupt), provenance.repeatedly(lambda: noted.append('now')):
+  with pytest.raises(KeyboardInterrupt), session.repeatedly(lambda: noted.append('now')):
     while len(noted) < 3:  # Once at the beginning, twice while it goes on.
       time.sleep(0.01)
     noted.append('interrupted')
@@ -111,7 +111,7 @@ def test_the_time_of_a_run_grows_when_it_goes_on_and_stays_when_it_is_drawn_agai
 
 @pytest.mark.usefixtures('present_commit')
 def test_rows_of_two_installed_versions_are_not_mixed(tmp_path, monkeypatch):
-  monkeypatch.setattr(provenance, '_ROOT', tmp_path)  # No checkout, so that there is no commit.
+  monkeypatch.setattr(session, '_ROOT', tmp_path)  # No checkout, so that there is no commit.
   first = open_results(tmp_path)
   first.add(ROWS[0])
   write_json(first.path, first.content)
@@ -130,11 +130,11 @@ def test_installed_code_is_told_from_another_version(tmp_path, monkeypatch):
   found = []
   for code in ('shared probe', 'own probe', 'own probe'):
     (tmp_path / 'ablation.py').write_text(code)
-    monkeypatch.setattr(provenance, '_ROOT', tmp_path)
-    monkeypatch.setattr(provenance, '_PROGRAMS', tmp_path)
-    provenance._digest.cache_clear()
-    found.append(provenance.commit())
-  provenance._digest.cache_clear()
+    monkeypatch.setattr(session, '_ROOT', tmp_path)
+    monkeypatch.setattr(session, '_PROGRAMS', tmp_path)
+    session._digest.cache_clear()
+    found.append(session.commit())
+  session._digest.cache_clear()
   assert found[0] != found[1] == found[2]
 
 
@@ -144,9 +144,9 @@ def test_the_commit_is_that_of_this_code_whatever_git_is_told(tmp_path, monkeypa
   subprocess.run([*other, 'init', '-q'], check=True)
   subprocess.run([*other, '-c', 'user.name=a', '-c', 'user.email=a', 'commit', '-q', '-m', 'other',
                   '--allow-empty'], check=True)
-  here = provenance.commit()
+  here = session.commit()
   monkeypatch.setenv('GIT_DIR', str(tmp_path / '.git'))
-  assert provenance.commit() == here
+  assert session.commit() == here
 
 
 def test_a_figure_that_fails_loses_no_result(tmp_path, capsys):
@@ -256,7 +256,7 @@ def test_a_run_that_was_killed_before_its_first_row_keeps_its_time(tmp_path, mon
   second = open_results(tmp_path)
   second.write()
   assert 100 <= saved(tmp_path)['run']['seconds'] < 200
-  monkeypatch.setattr(provenance, 'commit', lambda: 'another')
+  monkeypatch.setattr(session, 'commit', lambda: 'another')
   open_results(tmp_path).write()
   assert saved(tmp_path)['run']['commit'] == 'another'
   assert saved(tmp_path)['run']['seconds'] < 100

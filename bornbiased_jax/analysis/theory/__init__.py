@@ -11,7 +11,8 @@ networks. The modules are best read in this order:
 - `.infinite_width`: similarities in a whole random network of infinite width
 - `.fluctuations`: how much networks of finite width differ, and the dimensions of their states
 - `.finite_width`: what fluctuations change in the mean
-- `.random_energy`: how often a network predicts its preferred token, and a router its experts
+- `.random_energy`: how often a network predicts its preferred token
+- `.experts`: the same of a router and its experts
 """
 
 from bornbiased_jax.analysis.theory.closed_forms import (
@@ -24,13 +25,11 @@ from bornbiased_jax.analysis.theory.closed_forms import (
     relu_similarity,
     rotary_coherence,
 )
+from bornbiased_jax.analysis.theory.experts import ExpertShares, expert_shares, load_of_others
 from bornbiased_jax.analysis.theory.finite_width import FiniteWidth, finite_width
 from bornbiased_jax.analysis.theory.infinite_width import InfiniteWidth, infinite_width
 from bornbiased_jax.analysis.theory.random_energy import (
-    ExpertShares,
     Preference,
-    expert_shares,
-    load_of_others,
     preference,
     preference_at_initialization,
 )

@@ -160,7 +160,8 @@ def _attention(network, kernels_KTT):
 
 def aggregates(network, kernels_KTT):
   """Kernels of the value aggregates, which W_O reads: means over heads."""
-  kernels_KTT = _normalize(network, kernels_KTT)
+  # Behind LayerNorm or RMSNorm products per channel are cosines, but for the norm's epsilon.
+  kernels_KTT = kernels_KTT / sizes(kernels_KTT, network.norm_epsilon)
   if not len(network.slopes_H):
     return _of_head(network, kernels_KTT, None)
   behind_TT = np.subtract.outer(*[np.arange(kernels_KTT.shape[-1], dtype=np.float32)] * 2)
@@ -200,11 +201,6 @@ def _mlp(network, kernels_KTT):
   if len(network.overlap_R):
     hidden_KTT *= overlap(cosine_KTT, network.overlap_R)
   return kernels_KTT + network.mlp_writes * hidden_KTT
-
-
-def _normalize(network, kernels_KTT):
-  """Products per channel behind LayerNorm or RMSNorm: cosines, but for the norm's epsilon."""
-  return kernels_KTT / sizes(kernels_KTT, network.norm_epsilon)
 
 
 def _variances(kernels_KTT):

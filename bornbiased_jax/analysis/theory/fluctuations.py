@@ -24,7 +24,6 @@ Matrices have independent entries here. Orthogonal ones keep some products exact
 ALiBi's heads fluctuate one by one; both are ignored here.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -32,10 +31,7 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.theory import blocks
-from bornbiased_jax.analysis.theory.infinite_width import first_kernels
-from bornbiased_jax.configs import ModelConfig
 
 
 class Widths(NamedTuple):
@@ -67,7 +63,7 @@ def widths_of(config):
 def spreads(network, widths, path, end_KTT):
   """The cosine's std over networks, the dimensions of states, their std along the direction."""
   at_end_KTT = jax.grad(lambda kernels_KTT: cosine_of(kernels_KTT)[0])(end_KTT)
-  at_start_KTT, at_LSKTT = _derivatives(network, path.before_LSKTT, at_end_KTT,
+  at_start_KTT, at_LSKTT = derivatives(network, path.before_LSKTT, at_end_KTT,
                                         jnp.zeros_like(path.before_LSKTT))
   # Those that all inputs have in common join those within a sequence as well.
   shared = path.before_LSKTT[:, :, 2], path.added_LSKTT[:, :, 2]
@@ -76,11 +72,11 @@ def spreads(network, widths, path, end_KTT):
   position_TT = network.position_variance * jnp.eye(end_KTT.shape[-1])
   common += _carry(at_start_KTT.sum(axis=0), position_TT, position_TT,
                      symmetric=True) / widths.stream
-  dimensions, std = _of_states(widths, path, at_start_KTT, at_LSKTT, path.cosine_L[-1])
+  dimensions, std = of_states(widths, path, at_start_KTT, at_LSKTT, path.cosine_L[-1])
   return jnp.sqrt(common), dimensions, std
 
 
-def _of_states(widths, path, at_start_KTT, at_LSKTT, cosine):
+def of_states(widths, path, at_start_KTT, at_LSKTT, cosine):
   """Their dimensions and their std along the direction, by the derivatives of their cosine."""
   shared = [kernels[..., 2, :, :] for kernels in path[:3]]
   own = [kernels[..., 0, :, :] - each for kernels, each in zip(path[:3], shared, strict=True)]
@@ -95,39 +91,6 @@ def _of_states(widths, path, at_start_KTT, at_LSKTT, cosine):
                  for at, each in zip(between, within, strict=True)]
   alone = variance(*with_others, own, shared) + variance(*within, own, own, symmetric=True)
   return (1 - cosine) ** 2 / apart, jnp.sqrt(alone / cosine)
-
-
-def at_routers(config: ModelConfig, length: int, probe: str | Probe = 'tokens'
-               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Of states that MLPs or routers read: cosines [layers, T], dimensions and τ [layers].
-
-  The cosines are of two sequences at each position, in the limit of infinite width. Arguments,
-  errors and cost are like those of `finite_width` without samples.
-  """
-  (network, start_PKTT), widths = first_kernels(config, length, probe), widths_of(config)
-  path, _ = path_of(network, start_PKTT.mean(axis=0))
-  first, second, between = np.diagonal(path.before_LSKTT[:, -1], axis1=-2, axis2=-1).swapaxes(0, 1)
-  return between / np.sqrt(first * second), *map(np.asarray, _at_routers(network, widths, path))
-
-
-@jax.jit
-def _at_routers(network, widths, path):
-  # Four positions stand for all: 1 / D is a mean over pairs of tokens.
-  T = path.start_KTT.shape[-1]
-  positions_P = np.maximum(T * (2 * np.arange(4) + 1) // 8, min(1, T - 1))
-
-  def states(layer, position):
-    of_router = lambda before_LSKTT: cosine_of(before_LSKTT[layer, -1], position)[0]
-    cosine, direct_LSKTT = jax.value_and_grad(of_router)(path.before_LSKTT)
-    at_end_KTT = jnp.zeros_like(path.start_KTT)
-    derivatives = _derivatives(network, path.before_LSKTT, at_end_KTT, direct_LSKTT)
-    return _of_states(widths, path, *derivatives, cosine)
-
-  def of_layer(layer):
-    dimensions_P, std_P = lax.map(functools.partial(states, layer), positions_P)
-    return 1 / (1 / dimensions_P).mean(), jnp.sqrt((std_P**2).mean())
-
-  return lax.map(of_layer, jnp.arange(network.num_layers))
 
 
 @jax.jit
@@ -151,7 +114,7 @@ def cosine_of(kernels_KTT, position=-1):
   return jnp.stack(between) / jnp.sqrt(first * second)
 
 
-def _derivatives(network, before_LSKTT, at_end_KTT, direct_LSKTT):
+def derivatives(network, before_LSKTT, at_end_KTT, direct_LSKTT):
   """Of a cosine, with respect to the kernels of the inputs and those after sublayers.
 
   Given are its derivatives by the last kernels, and direct ones by those before sublayers.

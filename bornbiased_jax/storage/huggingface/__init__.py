@@ -4,6 +4,7 @@
 - `.memory`: the same in memory: modules of PyTorch, and arrays by their names
 - `.config`: config.json, in both directions
 - `.families`: what each family of `transformers` calls our fields and modules
+- `.leaves`: which tensors hold which of our parameters, their checks, and both ways
 - `.positions`: what the families say of sliding windows and of RoPE
 - `.tensors`: the tensors of safetensors files, read when they are needed, also quantized ones
 - `.quantized`: tensors of other formats, as the numbers that they stand for

@@ -22,7 +22,8 @@ from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import COUNT, FLAG, NUMBER, entry, naming, of_type, only, read_json
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.storage.huggingface.config import choose_family
-from bornbiased_jax.storage.huggingface.families import Family, Group, groups, leaf_shapes
+from bornbiased_jax.storage.huggingface.families import Family
+from bornbiased_jax.storage.huggingface.leaves import groups, leaf_shapes
 from bornbiased_jax.storage.huggingface.tensors import (
   DTYPES,
   INDEX,
@@ -260,7 +261,8 @@ def save_adapter(path: str | os.PathLike, config: ModelConfig,
   ranks: dict[str, int] = {}
   for group in groups(config, family, shapes):
     parts = [factors[names[leaf]] for leaf in group.leaves]
-    ranks[_ending(group)] = rank = sum(part['A'].shape[-1] for part in parts)
+    module = group.template.rpartition('{}.')[2].removesuffix('.weight')  # In all layers.
+    ranks[module] = rank = sum(part['A'].shape[-1] for part in parts)
     tensors |= _tensors(group, parts, rank)
   least = min(ranks.values())
   larger = {name: rank for name, rank in ranks.items() if rank > least}
@@ -271,11 +273,6 @@ def save_adapter(path: str | os.PathLike, config: ModelConfig,
       target_modules=sorted(ranks), lora_dropout=0.0, fan_in_fan_out=not family.transposed,
       inference_mode=True)
   write_folder(path, {CONFIG: (json.dumps(stored, indent=2) + '\n').encode()}, WEIGHTS, tensors)
-
-
-def _ending(group: Group):
-  """What all layers call a module."""
-  return group.template.rpartition('{}.')[2].removesuffix('.weight')
 
 
 def _tensors(group, parts, rank):

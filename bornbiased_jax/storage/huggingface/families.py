@@ -1,17 +1,13 @@
 """The names that `transformers` has for our fields and modules: one row per family, read both ways.
 
-`groups` says which tensors hold which of our parameters by such a row.
+`leaves.groups` says which tensors hold which of our parameters by such a row.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-import functools
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from flax.traverse_util import flatten_dict
 import numpy as np
 
-from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage.huggingface.positions import (
   ALL_BUT_EACH_2ND,
   ALL_BUT_EACH_4TH,
@@ -247,74 +243,3 @@ def in_memory(family: Family, names: Iterable[str]) -> Family:
   others = {ours: theirs for ours, theirs in family.modules.items()
             if not any(ours in together.split() for together in _TOGETHER)}
   return family._replace(modules=others | _TOGETHER)
-
-
-class Group(NamedTuple):
-  """One weight or bias of a module, in all layers, and the leaves of our tree that hold it."""
-
-  template: str
-  leaves: tuple
-  counts: tuple[int, ...]  # of layers and experts, by which its leaves are stacked
-  shape: tuple  # shape of a stored tensor
-  transposed: bool
-  shift: np.float32  # our value less the stored one
-  split: Callable | None = None  # function from what several leaves fuse, and sizes, to its parts
-
-  def stored(self, *layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The name of each stored tensor, of one layer or of all, and its index in such leaves."""
-    for index in _indices(self.counts[len(layer):]):
-      yield self.template.format(*layer, *index), index
-
-  def fill(self, leaves, index, tensor):
-    """Fills the leaves at `index` with a stored tensor."""
-    for ours, theirs in self.aligned(leaves, index, tensor):
-      ours[...] = theirs
-      if self.shift:
-        ours += self.shift
-
-  def aligned(self, leaves, index, tensor):
-    """For each leaf, its part at `index` and its part of the stored tensor: views of one shape."""
-    tensor = tensor.swapaxes(-1, -2) if self.transposed else tensor
-    sizes = [leaf.shape[-1] for leaf in leaves]
-    parts = self.split(tensor, sizes) if self.split and len(leaves) > 1 else [tensor]
-    return [(leaf[index].reshape(part.shape), part)
-            for leaf, part in zip(leaves, parts, strict=True)]
-
-
-def _indices(counts):
-  """All indices of arrays of this shape, one at a time: a stranger's may be huge."""
-  if not counts:
-    yield ()
-    return
-  for first in range(counts[0]):
-    for others in _indices(counts[1:]):
-      yield first, *others
-
-
-def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-  """The shape of each leaf of the parameters, by its name."""
-  return {name: leaf.shape for name, leaf in flatten_dict(param_shapes(config), sep='/').items()}
-
-
-def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
-  """The shape of a matrix, or of several, that is transposed."""
-  return (*shape[:-2], *shape[:-3:-1])
-
-
-def groups(config: ModelConfig, family: Family,
-           shapes: dict[str, tuple[int, ...]]) -> Iterator[Group]:
-  """What a family stores of a model whose leaves have these shapes."""
-  modules = {ours: family.base + theirs for ours, theirs in family.modules.items()}
-  split = functools.partial(family.split, heads=config.num_heads)
-  endings = {'': '.weight', '/scale': '.weight', '/kernel': '.weight', '/bias': '.bias'}
-  for ours, theirs in (modules | dict(head=family.head)).items():
-    for ending, suffix in endings.items():
-      leaves = tuple(module + ending for module in ours.split())
-      if leaves[0] in shapes:
-        counts = (config.num_layers, config.num_experts)[:theirs.count('{}')]
-        parts = [shapes[leaf][len(counts):] for leaf in leaves]
-        shape = (*parts[0][:-1], sum(part[-1] for part in parts))
-        transposed = family.transposed and ending == '/kernel'
-        shape = turned(shape) if transposed else shape
-        shift = np.float32(family.gain_less if ending == '/scale' else 0)
-        yield Group(theirs + suffix, leaves, counts, shape, transposed, shift, split)

@@ -19,11 +19,15 @@ from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import path_of, read_json
 from bornbiased_jax.storage.huggingface import io
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config
-from bornbiased_jax.storage.huggingface.families import (
+from bornbiased_jax.storage.huggingface.families import split_columns
+from bornbiased_jax.storage.huggingface.leaves import (
   Group,
+  check_all,
+  filled,
   leaf_shapes,
-  split_columns,
+  stored_tensors,
   turned,
+  untied,
 )
 from bornbiased_jax.storage.huggingface.quantized import dequantized
 from bornbiased_jax.storage.huggingface.tensors import Tensor
@@ -115,7 +119,7 @@ def from_state_dict(config: ModelConfig | Mapping[str, Any] | str | os.PathLike,
     if len(found) < len(arrays):
       raise InputError(f'{_HERE} has two tensors of a name without {" and ".join(_WRAPPERS[:2])}')
     names = {ours: _unwrapped(name) for ours, name in names.items()}
-    return io.filled(*_by_names(own, found, names, kernels))
+    return filled(*_by_names(own, found, names, kernels))
   own, family, quantization = _parsed(config)
   known, norm = {array.stored_name for array in arrays}, f'{family.modules["final_norm"]}.weight'
   if known.isdisjoint((norm, whole := family.base + norm)):
@@ -164,7 +168,7 @@ def to_transformers(config: ModelConfig, params: dict) -> Any:
                      'folder without them') from None
   family, stored = io.described(config, params)
   tensors = {name: torch.from_numpy(tensor)
-             for name, tensor in io.stored_tensors(config, family, params).items()}
+             for name, tensor in stored_tensors(config, family, params).items()}
   return getattr(transformers, family.architecture).from_pretrained(
       None, config=transformers.AutoConfig.for_model(**stored), state_dict=tensors)
 
@@ -189,7 +193,7 @@ def _by_names(config, tensors, names, kernels):
   """The configuration, the tensors, and what is wanted of them for each leaf; all checked."""
   head = names.get('head')
   if config.tied_head and head in tensors and 'embedding' in names:
-    config = io.untied(config, tensors, names['embedding'], head)
+    config = untied(config, tensors, names['embedding'], head)
     names = {ours: name for ours, name in names.items() if ours != 'head' or not config.tied_head}
   shapes = leaf_shapes(config)
   found = {'names lack': shapes.keys() - names.keys(),
@@ -198,6 +202,25 @@ def _by_names(config, tensors, names, kernels):
     raise InputError('; '.join(said))
   if kernels not in (None, 'in_out', 'out_in'):
     raise InputError(f"kernels={show(kernels)}: give 'in_out' or 'out_in'")
+  wanted = _fused(config, shapes, tensors, names)
+  if (kernels or _seen_kernels(wanted, tensors)) == 'out_in':
+    wanted = [group._replace(shape=turned(group.shape), transposed=True) if _is_kernel(group)
+              else group for group in wanted]
+  for group in wanted:
+    for name, _ in group.stored():
+      if name not in tensors:
+        raise InputError(f'{_HERE} has no tensor {name} {list(group.shape)}'
+                         f'{_place_of(name, tensors, "")}')
+      # Heads within what is fused may lie in another order.
+      if len(group.leaves) == 1 and _has_axes(tensors[name].shape, group.shape):
+        tensors[name] = tensors[name]._replace(shape=list(group.shape))
+  check_all(_HERE, tensors, wanted, head, advice='; if it is the head, name it in names; if a '
+            'buffer, such as a mask, leave it out of the dict')
+  return config, tensors, wanted
+
+
+def _fused(config, shapes, tensors, names):
+  """What is stored of all leaves, with kernels as [in, out]; leaves of one name are fused."""
   together: dict[tuple[str, str], list[str]] = {}  # Where leaves are, and which are fused there.
   for ours, name in names.items():
     together.setdefault((name, '' if ours.endswith(('/kernel', '/bias')) else ours),
@@ -215,20 +238,7 @@ def _by_names(config, tensors, names, kernels):
       raise InputError(f'{show(name)} is of one layer; write {show(of_each)}')
     wanted.append(Group(name, tuple(leaves), first[:axes], shape, False, np.float32(0),
                         split_columns))
-  if (kernels or _seen_kernels(wanted, tensors)) == 'out_in':
-    wanted = [group._replace(shape=turned(group.shape), transposed=True) if _is_kernel(group)
-              else group for group in wanted]
-  for group in wanted:
-    for name, _ in group.stored():
-      if name not in tensors:
-        raise InputError(f'{_HERE} has no tensor {name} {list(group.shape)}'
-                         f'{_place_of(name, tensors, "")}')
-      # Heads within what is fused may lie in another order.
-      if len(group.leaves) == 1 and _has_axes(tensors[name].shape, group.shape):
-        tensors[name] = tensors[name]._replace(shape=list(group.shape))
-  io.check_all(_HERE, tensors, wanted, head, advice='; if it is the head, name it in names; if a '
-               'buffer, such as a mask, leave it out of the dict')
-  return config, tensors, wanted
+  return wanted
 
 
 def _is_kernel(group):

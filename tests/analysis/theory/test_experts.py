@@ -9,7 +9,7 @@ from two_tokens import normal_quantiles, preferred_of_two
 from bornbiased_jax import configs
 from bornbiased_jax.analysis import theory
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.analysis.theory import fluctuations
+from bornbiased_jax.analysis.theory import experts
 from bornbiased_jax.analysis.theory.closed_forms import choice_overlap, overlap
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import layers
@@ -88,7 +88,7 @@ def test_the_busier_of_two_experts_has_the_share_that_students_distribution_says
                                   num_networks=num_networks).share_LNE.max(axis=-1)
   limit_L = theory.infinite_width(MIXTURE, length).inter_cosine_L
   change_L = theory.finite_width(MIXTURE, length).inter_cosine_L - limit_L
-  cosine_LT, dimensions_L, std_L = fluctuations.at_routers(MIXTURE, length)
+  cosine_LT, dimensions_L, std_L = experts.at_routers(MIXTURE, length)
   rho_LT1 = np.clip(cosine_LT + change_L[:, None], 0, 1)[..., None]
   along_LTQ = np.sqrt(rho_LT1) + std_L[:, None, None] * normal_quantiles(20)
   expected_L = [preferred_of_two(np.clip(along_TQ, -1, 1), dimensions).mean()
@@ -118,7 +118,7 @@ def test_impossible_routers(arguments, words):
 
 def test_short_sequences_that_begin_alike():
   probe = Probe('tokens', num_sequences=10, length=4, start_id=1)
-  cosine_LT, dimensions_L, std_L = fluctuations.at_routers(DENSE, 4, probe)
+  cosine_LT, dimensions_L, std_L = experts.at_routers(DENSE, 4, probe)
   np.testing.assert_allclose(cosine_LT[:, 0], 1, rtol=1e-5)
   assert (cosine_LT[:, 1:] < 1).all() and (dimensions_L > 1).all()
   with pytest.raises(InputError, match='length=0'):
