@@ -49,7 +49,7 @@ _MODULES = ['embedding', 'position_embedding', 'attention_norm', 'query', 'query
             'key_norm', 'value', 'output', 'attention_output_norm', 'mlp_norm', 'router',
             'shared_gate', 'gate', 'up', 'down', 'mlp_output_norm', 'final_norm', 'head']
 UNITS = ('std: the standard deviation of the entries of one matrix, in the unit of the weights; of '
-         'gains\n(scale) and biases, the largest difference from 1 and from 0; layer 0 is first')
+         'gains\n(scale) and biases, the largest difference from 1 and from 0; the first layer is 1')
 
 
 class Settings(ProgramSettings):
@@ -119,7 +119,7 @@ def _place(name):
 def display(row: dict) -> dict[str, str]:
   return {'tensor': row['tensor'], 'matrices': row['matrices'], 'mean std': f'{row["std"]:.5f}',
           'least fitting std': f'{row["farthest"]:.5f}',
-          'in layer': '–' if row['layer'] is None else row['layer'],
+          'in layer': '–' if row['layer'] is None else row['layer'] + 1,
           'configured std': f'{row["said"]:.5f} ± {row["off"]:.5f}',
           'all fit': 'NO' if row['is_off'] else 'yes'}
 
@@ -135,7 +135,7 @@ def beside_theory(config: ModelConfig, params: dict, probe: Probe) -> list[dict]
             ('share of sequences with the preferred token', found['preference']['top1_frequency'])]
   if config.num_experts > 1:
     values += [(f'highest expert load, share of choices in layer {i}', load)
-               for i, load in enumerate(found['experts']['share'].max(axis=-1))]
+               for i, load in enumerate(found['experts']['share'].max(axis=-1), 1)]
   rows = []
   for (name, value), (mean, low, high) in zip(values, expected(config, probe), strict=True):
     is_known, is_inside = low < high, low - 1e-6 <= value <= high + 1e-6

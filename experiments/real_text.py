@@ -31,7 +31,7 @@ from bornbiased_jax.models.transformer import head_of, unembed
 from .shared import measurements, program, tables
 from .shared.base_settings import Transformers, load_corpus
 from .shared.measurements import measure_cells, predict, transformer_cell
-from .shared.settings import setting, some
+from .shared.settings import name_flag, setting, some
 from .shared.tables import described, grouped, plus_minus
 
 READS = ('text', 'shuffled', 'last random', 'uniform')
@@ -79,6 +79,8 @@ def cells_of(settings):
     if reads in ('text', 'uniform') or length == settings.control_length:
       for spec, tokenizer in [('–', '–')] if reads == 'uniform' else texts:
         text = None if reads == 'uniform' else load_corpus(spec, tokenizer, 'texts', 'tokenizers')
+        if text:
+          name_flag('texts', text.check_length, length)
         yield cell_of(settings, name, length, reads, text, shown.get(spec, spec),
                       shown.get(tokenizer, tokenizer))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError, check_count
+from bornbiased_jax.errors import InputError, check_count, unlike
 from bornbiased_jax.models.initialization import Seed, as_seed, stream_key
 
 OF_TEXT = 'text', 'shuffled'
@@ -88,6 +88,8 @@ class Probe:
     if (self.kind in OF_TEXT) != (self.text is not None):
       raise InputError(f'a probe of kind {self.kind!r} reads '
                        f'{"a text=" if self.kind in OF_TEXT else "no text"}')
+    if self.text is not None and not hasattr(self.text, 'tokens'):
+      raise unlike(self.text, 'a text that data.corpus.load returned')
     if self.text is not None and not self.length < len(self.text.tokens) <= LONGEST_TEXT:
       raise InputError(f'{self.text.name} has {len(self.text.tokens)} tokens; a probe of length '
                        f'{self.length} takes from {self.length + 1} to {LONGEST_TEXT}', 'data')

@@ -145,7 +145,7 @@ def _tokenized(spec, tokenizer):
   try:
     sources = text.sources([spec])
   except InputError as error:
-    raise InputError(f'{error}; a folder of corpus.write is possible too') from None
+    raise InputError(f'{error}; a folder that corpus.write made is possible too') from None
   for fragment in text.fragments(sources):
     fragments.append(fragment)
     size += len(fragment.text)

@@ -23,7 +23,7 @@ from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import base_settings, session
 from .base_settings import Training, load_text
-from .results import Results, differing, make_directory
+from .results import Results, differing, make_directory, refusal
 from .settings import name_flag, pick
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
@@ -94,17 +94,23 @@ def runs_of(settings: Training, output_dir: Path) -> list[Run]:
 def record(directory: Path, experiment: str, settings: Any,
            trainings: list[tuple[Training, Path]], places: Collection[str] = PLACES) -> Results:
   """The results.json of some trainings, which go on from their checkpoints and have no rows."""
-  return Results(directory, experiment, settings, functools.partial(_go_on, trainings, places))
+  return Results(directory, experiment, settings,
+                 functools.partial(_go_on, directory, trainings, places))
 
 
-def _go_on(trainings, places, new, stored):
+def _go_on(directory, trainings, places, new, stored):
   """The content of a training's record to begin with, and whether it may replace the file.
 
-  A file of other settings stays until the end, since training may refuse them. It knows whether
+  A file of other seeds is refused, as what it says of them would be lost. One of other settings
+  stays until the end, since training may refuse them. It knows whether
   the settings `places`, which may have other values, lead to what was there before. What was
   complete keeps its record and rates as long as all networks are there. Of a training that was
   begun without a record nobody knows when it started.
   """
+  if stored and stored['experiment'] == new['experiment']:
+    before, wanted = (each['settings'].get('seeds') for each in (stored, new))
+    if before != wanted:
+      raise refusal(directory / 'results.json', f'holds a run with seeds={before}, not {wanted}')
   is_same = stored is not None and stored['experiment'] == new['experiment'] and (
       set(differing(stored['settings'], new['settings'])) <= set(places))
   if is_same and stored['complete'] and all(is_trained(*each) for each in trainings):

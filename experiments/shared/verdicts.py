@@ -138,12 +138,13 @@ def chance(p_value: float) -> str:
   """A p-value in words.
 
   >>> chance(1e-12)
-  'If only chance orders their parts, at most one in 1 trillion unrelated pairs agrees as much.'
+  'If only chance orders their parts, at most one in 1 trillion unrelated pairs agrees as much. \
+This is not the probability that these two are unrelated.'
   """
   count = math.floor(1 / p_value + 1e-6)
   size, name = next((each for each in _LARGE if count >= each[0]), (1, ''))
   return (f'If only chance orders their parts, at most one in {count // size:,}{name} unrelated '
-          'pairs agrees as much.')
+          'pairs agrees as much. This is not the probability that these two are unrelated.')
 
 
 def reading_seconds(config: ModelConfig, probe: Probe, rate: float) -> float:
