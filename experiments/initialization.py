@@ -49,7 +49,7 @@ _MODULES = ['embedding', 'position_embedding', 'attention_norm', 'query', 'query
             'key_norm', 'value', 'output', 'attention_output_norm', 'mlp_norm', 'router',
             'shared_gate', 'gate', 'up', 'down', 'mlp_output_norm', 'final_norm', 'head']
 UNITS = ('std: the standard deviation of the entries of one matrix, in the unit of the weights; of '
-         'gains\n(scale) and biases, the largest difference from 1 and from 0; the first layer is 1')
+         'gains\n(scale) and biases, the largest difference from 1 and 0. The first layer is 1.')
 
 
 class Settings(ProgramSettings):
