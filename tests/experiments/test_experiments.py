@@ -100,6 +100,13 @@ def test_summary_stands_beside_its_theory(name, small):
     assert abs(row['measured'] - row['theory']) < 0.03
 
 
+def test_descendants_are_told_from_others(small):
+  judged = {(row['truth'], row['suspect']): row['verdict']
+            for row in results_of(small('real_network'))['rows'] if row['base'] == 'pretrained'}
+  assert judged['descendant', 'quantized to 4 bits'] == 'related'
+  assert judged['unrelated', 'from scratch, seed 2'] != 'related'
+
+
 def test_gpt2_contracts_by_its_mlp(small):
   cosine = {row['sublayers']: row['inter_sequence_cosine']
             for row in results_of(small('ablation'))['summary']}
