@@ -100,6 +100,13 @@ def test_summary_stands_beside_its_theory(name, small):
     assert abs(row['measured'] - row['theory']) < 0.03
 
 
+def test_descendants_are_told_from_others(small):
+  judged = {(row['truth'], row['suspect']): row['verdict']
+            for row in results_of(small('real_network'))['rows'] if row['base'] == 'pretrained'}
+  assert judged['descendant', 'quantized to 4 bits'] == 'related'
+  assert judged['unrelated', 'from scratch, seed 2'] != 'related'
+
+
 def test_gpt2_contracts_by_its_mlp(small):
   cosine = {row['sublayers']: row['inter_sequence_cosine']
             for row in results_of(small('ablation'))['summary']}
@@ -142,7 +149,7 @@ def test_a_row_of_the_sweep_equals_a_plain_recomputation(small):
   row = next(row for row in rows if (row['seed'], row['length']) == (2, 8))
   config = configs.get(settings['config'][0])
   params = init_params(config, 2, embedding_seed=0)
-  tokens = probes.Probe('tokens', 100, 8).inputs(config, np.arange(100))
+  tokens = probes.Probe('tokens', 40, 8).inputs(config, np.arange(40))
   plain = read(config, params, tokens, 'logits', 'hidden_last')
   count = np.bincount(plain['logits'][:, -1].argmax(-1), minlength=config.vocab_size)
   assert (row['top1_id'], row['top1_count']) == (count.argmax(), count.max())
