@@ -22,6 +22,7 @@ import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, natural, whole
 
 from ..shared import program
@@ -65,6 +66,8 @@ class Settings(ExperimentSettings):
 
 
 def main(settings, results):
+  if len(settings.seeds) < 3:
+    raise InputError('--seeds: at least three networks are needed')
   pairs = [pair for cell in cells_of(settings) for pair in pairs_of(cell, settings)]
   for pair in results.missing(pairs, 'pair'):
     results.add(pair | measured(pair, settings, results.directory))
