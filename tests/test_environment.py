@@ -106,9 +106,10 @@ def test_free_memory_where_the_kernel_says_nothing(monkeypatch, tmp_path):
 @pytest.mark.parametrize('limit', ['AS', 'DATA'])
 def test_free_memory_is_what_ulimit_leaves(limit):
   program = f"""
-import resource
+import resource, time
 from bornbiased_jax import environment
 environment.free_memory()
+time.sleep(1)  # Threads that JAX starts now reserve addresses.
 used = environment._number('/proc/self/status', environment._OF_PROCESS['RLIMIT_{limit}'])
 resource.setrlimit(resource.RLIMIT_{limit}, (1024 * used + 2**30,) * 2)
 free = environment.free_memory()
@@ -121,7 +122,7 @@ except MemoryError:
   environ = dict(os.environ, JAX_PLATFORMS='cpu')
   found = subprocess.run([sys.executable, '-c', program], env=environ, capture_output=True,
                          text=True, check=True).stdout
-  assert 2**29 < float(found) <= 2**30  # Threads that JAX starts take some.
+  assert 2**29 < float(found) <= 2**30  # Others may take some.
 
 
 def test_an_allocator_without_an_account_is_no_limit(monkeypatch):
