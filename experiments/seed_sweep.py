@@ -178,7 +178,9 @@ def draw_spread(ax, rows, theory, settings):
     if settings.probe in OF_IDS:
       share = theory[tuple(fields.values())]['theory_top1_frequency']
       per_share = group[0]['baseline_ratio'] / group[0]['top1_frequency']
-      plotting.theory(ax, ends, [share * per_share] * 2, None if position else 'theory of the mean')
+      # Wider than the mean's bar, which would hide it.
+      plotting.theory(ax, (position - 0.42, position + 0.42), [share * per_share] * 2,
+                      None if position else 'theory of the mean')
   ax.axhline(1, color='black', linestyle=':', linewidth=1)
   ax.text(-0.45, 1, 'drawn uniformly', va='bottom')
   ratios, lengths = [row['baseline_ratio'] for row in rows], settings.lengths

@@ -51,8 +51,7 @@ def answers(label: dict[str, str], rows: list[dict], suspect: str | None) -> lis
     return [(verdict, _in_common(sorted(left, key=list(label).index), label, suspect, verdict))]
   return [(verdict, f'No common origin is shown, and for {counted(len(unsaid), "pair")} of '
            f'{len(rows)} it is not excluded.' if unsaid else
-           f'No two of these {len(label)} models have a common origin, as far as these tests can '
-           'tell.')]
+           f'No common origin was found between any two of these {len(label)} models.')]
 
 
 def _in_common(group, label, suspect, verdict):

@@ -31,7 +31,7 @@ from .results import write_json
 ANSWERS = {
     'identical': '{} holds the same numbers as {}.',
     'related': '{} has a common origin with {}.',
-    'unrelated': '{} has no common origin with {}, as far as these tests can tell.',
+    'unrelated': 'No common origin of {} with {} was found.',
     'inconclusive': 'Whether {} has a common origin with {} is not shown.'}
 _LONGEST = 31  # Letters of a label, so that a line of a table has 100.
 # Of several pairs the first verdict here that is among them counts.

@@ -116,5 +116,5 @@ def test_a_damaged_xz_file(damage, message, tmp_path):
 @pytest.mark.parametrize('spec', ['tinyshakespear', 'none/a.txt', ''])
 def test_no_such_text(spec, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(InputError, match='(tinyshakespeare|no files .*); a folder of corpus.wr'):
+  with pytest.raises(InputError, match='(tinyshakespeare|no files .*); a folder that corpus.wr'):
     corpus.load(spec)

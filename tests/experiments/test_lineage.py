@@ -455,8 +455,8 @@ def test_a_folder_hides_no_network(tmp_path):
 
 
 @pytest.mark.parametrize('verdicts_of, answer', [
-    (['unrelated'] * 3, ('unrelated', 'No two of these 3 models have a common origin, as far as '
-                                      'these tests can tell.')),
+    (['unrelated'] * 3, (
+        'unrelated', 'No common origin was found between any two of these 3 models.')),
     (['unrelated', 'inconclusive', 'unrelated'], (
         'inconclusive', 'No common origin is shown, and for 1 pair of 3 it is not excluded.')),
     (['unrelated', 'related', 'unrelated'], ('related', 'C has a common origin with A.'))])
@@ -478,7 +478,7 @@ def test_the_answer_on_a_suspect_names_whom_it_was_compared_with():
   assert of('unrelated', 'inconclusive') == [
       ('inconclusive', 'Whether C has a common origin with B is not shown.')]
   assert of('unrelated', 'unrelated') == [
-      ('unrelated', 'C has no common origin with A and B, as far as these tests can tell.')]
+      ('unrelated', 'No common origin of C with A and B was found.')]
 
 
 @pytest.mark.parametrize('positions', configs.POSITIONS)
