@@ -15,6 +15,7 @@ figure.png to the output folder. If a run was stopped, the same command continue
 """
 
 from collections.abc import Sequence
+import functools
 import itertools
 from pathlib import Path
 
@@ -79,16 +80,14 @@ def cells_of(settings):
     if reads in ('text', 'uniform') or length == settings.control_length:
       for spec, tokenizer in [('–', '–')] if reads == 'uniform' else texts:
         text = None if reads == 'uniform' else load_corpus(spec, tokenizer, 'texts', 'tokenizers')
-        if text:
-          name_flag('texts', text.check_length, length)
         yield cell_of(settings, name, length, reads, text, shown.get(spec, spec),
                       shown.get(tokenizer, tokenizer))
 
 
 def cell_of(settings, name, length, reads, text, spec, tokenizer):
   kind = {'text': 'text', 'shuffled': 'shuffled', 'last random': 'text', 'uniform': 'tokens'}[reads]
-  probe = (LastRandom if reads == 'last random' else Probe)(
-      kind, settings.num_sequences, length, settings.probe_seed, text=text)
+  make = functools.partial(LastRandom if reads == 'last random' else Probe, text=text)
+  probe = name_flag('texts', make, kind, settings.num_sequences, length, settings.probe_seed)
   vocab_size = max(configs.get(name).vocab_size, text.vocab_size if text else 0)
   cell = transformer_cell(name, length, settings, measurements.preference, row_of(text),
                           lambda config: mean_token(config, text), probe=probe,

@@ -72,8 +72,7 @@ class Settings(Inputs):
 
 
 def main(settings, results):
-  if len(settings.seeds) < 3:
-    raise InputError('--seeds: at least three networks are needed')
+  networks.check_seeds(settings.seeds)
   if len(settings.config) > 1:
     raise InputError('--config: one architecture at a time')
   if not results.content['complete']:

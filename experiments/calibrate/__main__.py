@@ -87,12 +87,12 @@ class Settings(Inputs):
 
 
 def main(settings, results):
-  if len(settings.seeds) < 3:
-    raise InputError('--seeds: at least three networks are needed')
+  networks.check_seeds(settings.seeds)
   if not (settings.config or settings.runs):
     raise InputError('--config: none, and --runs is not given either: nothing to measure')
-  # A complete file is drawn again without its runs.
-  todo = {} if results.content['complete'] else random_cells(settings) | trained_cells(settings)
+  todo = random_cells(settings)
+  if not results.content['complete']:  # Otherwise it is drawn again, also without its runs.
+    todo |= trained_cells(settings)
   for row in results.missing(({'cell': name} for name in todo), 'cell'):
     results.add(row | todo[row['cell']]())
   results.finish(summarize(results.rows), display, lambda: draw(results.rows))

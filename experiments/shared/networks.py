@@ -121,6 +121,12 @@ def continued(settings: Any) -> dict[tuple[str, int], Path]:
   return {key: run for key, run in runs.items() if checkpoint.steps(run)}
 
 
+def check_seeds(seeds: list[int]) -> None:
+  """Raises InputError for so few networks that their pairs have no spread."""
+  if len(seeds) < 3:
+    raise InputError('--seeds: at least three networks are needed')
+
+
 def with_others(seeds: list[int]) -> list[tuple[int, int]]:
   """Each seed paired with the next, and the last with the first."""
   if len(seeds) < 2:

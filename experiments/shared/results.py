@@ -79,7 +79,7 @@ class Results:
     earlier = self.content.get('inputs', inputs)  # Files of earlier versions do not say.
     if self.rows and (different := sorted(set(earlier) ^ set(inputs))):
       only_one = textwrap.shorten(', '.join(different), 60)
-      raise refusal(self.path, 'was measured of other texts or models of these names (only one '
+      raise _refusal(self.path, 'was measured of other texts or models of these names (only one '
                                 f'run has {only_one})')
     if inputs and not self.rows:
       self.content['inputs'] = inputs
@@ -123,7 +123,7 @@ class Results:
     Otherwise the row is written with a later one, or at the end of `keeping`.
     """
     if self._is_measured:
-      raise refusal(self.path, 'is complete, but lacks what would be measured now')
+      raise _refusal(self.path, 'is complete, but lacks what would be measured now')
     self.rows.append(_plain(row))
     self._is_pending = True
     if time.monotonic() - self._written > WRITE_INTERVAL_S:
@@ -182,8 +182,7 @@ def go_on_with_rows(path: Path, new: dict, stored: dict | None) -> tuple[dict, b
     return {name: stored[name] for name in (*new, 'inputs') if name in stored}, True
   if not (stored['rows'] or stored['complete']):
     return new, True
-  texts = [textwrap.shorten(str(own.get(different[0])), 60) for own in (before, wanted)]
-  raise refusal(path, f'holds a run with {different[0]}={texts[0]}, not {texts[1]}')
+  raise of_other(path, different[0], before, wanted)
 
 
 def _about(content, is_complete):
@@ -195,7 +194,13 @@ def _about(content, is_complete):
   return about | environment | {'commit': (content['run'] or {}).get('commit')}
 
 
-def refusal(path: Path, why: str) -> InputError:
+def of_other(path: Path, name: str, before: dict, wanted: dict) -> InputError:
+  """The error for a file of a run in which something else has this name."""
+  texts = [textwrap.shorten(str(own.get(name)), 60) for own in (before, wanted)]
+  return _refusal(path, f'holds a run with {name}={texts[0]}, not {texts[1]}')
+
+
+def _refusal(path, why):
   return InputError(f'--output_dir: {path} {why}; choose another folder, or remove this one')
 
 

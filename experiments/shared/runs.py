@@ -23,7 +23,7 @@ from bornbiased_jax.training import Run, loop, monitor, start
 
 from . import base_settings, session
 from .base_settings import Training, load_text
-from .results import Results, differing, make_directory, refusal
+from .results import Results, differing, make_directory, of_other
 from .settings import name_flag, pick
 
 # Below this width one network does not fill an accelerator. On two CPU cores several at once took
@@ -108,9 +108,9 @@ def _go_on(directory, trainings, places, new, stored):
   begun without a record nobody knows when it started.
   """
   if stored and stored['experiment'] == new['experiment']:
-    before, wanted = (each['settings'].get('seeds') for each in (stored, new))
-    if before != wanted:
-      raise refusal(directory / 'results.json', f'holds a run with seeds={before}, not {wanted}')
+    before, wanted = stored['settings'], new['settings']
+    if before.get('seeds') != wanted.get('seeds'):
+      raise of_other(directory / 'results.json', 'seeds', before, wanted)
   is_same = stored is not None and stored['experiment'] == new['experiment'] and (
       set(differing(stored['settings'], new['settings'])) <= set(places))
   if is_same and stored['complete'] and all(is_trained(*each) for each in trainings):

@@ -22,11 +22,11 @@ import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import listed, natural, whole
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
+from ..shared.networks import check_seeds
 from ..shared.settings import preset_name, setting, some
 from ..small_networks.training import from_seeds, train
 from ..transforms import lossy, preserving
@@ -66,8 +66,7 @@ class Settings(ExperimentSettings):
 
 
 def main(settings, results):
-  if len(settings.seeds) < 3:
-    raise InputError('--seeds: at least three networks are needed')
+  check_seeds(settings.seeds)
   pairs = [pair for cell in cells_of(settings) for pair in pairs_of(cell, settings)]
   for pair in results.missing(pairs, 'pair'):
     results.add(pair | measured(pair, settings, results.directory))

@@ -47,6 +47,17 @@ def test_networks_at_once_are_as_many_as_memory_holds(tmp_path, monkeypatch):
   assert len(runs.runs_of(settings(seeds='1-3', together='2'), tmp_path)) == 2
 
 
+def test_a_record_of_other_seeds_is_kept(tmp_path):
+  record = lambda **given: runs.record(
+      tmp_path, 'pretrain', runs.recorded(settings(**given)), [(settings(**given), tmp_path)])
+  record().write()
+  before = (tmp_path / 'results.json').read_bytes()
+  with pytest.raises(InputError, match=r'--output_dir: .* seeds=\[42, 43\], not \[44\]'):
+    record(seeds='44')
+  record(save_every='5')  # Other settings training judges itself.
+  assert (tmp_path / 'results.json').read_bytes() == before
+
+
 def test_several_networks_at_once_need_one_device(tmp_path, monkeypatch):
   monkeypatch.setattr(sharding, 'make_mesh', lambda *shape: tiny_runs.mesh(2, 1, 1))
   with pytest.raises(InputError, match='2 networks .* here are 2.*together=1') as error:
