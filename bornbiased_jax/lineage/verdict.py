@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, check_kind
 from bornbiased_jax.lineage import sentences, thresholds
 from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS, Results, run_tests
 from bornbiased_jax.lineage.comparison.likeness import layers_of
@@ -42,7 +42,7 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = thresholds.AL
     alpha; probe; base and suspect.
 
   Raises:
-    InputError: alpha is not between 0 and `thresholds.ALPHA`.
+    InputError: one is no signature, or alpha is not between 0 and `thresholds.ALPHA`.
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
@@ -51,6 +51,8 @@ def compare(base: Signature, suspect: Signature, *, alpha: float = thresholds.AL
     >>> lineage.compare(network, network)['identical']
     True
   """
+  for each in base, suspect:
+    check_kind(each, Signature, 'a Signature, as lineage.signature(name, probe) makes')
   if not 0 < alpha <= thresholds.ALPHA:
     raise InputError(f'alpha={alpha} is not between 0 and {thresholds.ALPHA:g}')
   results = run_tests(base, suspect)

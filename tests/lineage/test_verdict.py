@@ -185,6 +185,8 @@ def test_what_is_missing_is_said():
       assert f'No test of {part} applies: one of the models has only one layer' in ' '.join(reasons)
   with pytest.raises(InputError, match='alpha=0.001 is not between 0 and 0.0001'):
     verdict.compare(random(1), random(3), alpha=0.001)
+  with pytest.raises(InputError, match='str is not a Signature'):
+    verdict.compare(random(1), 'tiny_gpt2:1')
 
 
 def test_one_digest_is_one_network_unless_it_is_claimed():
