@@ -97,7 +97,7 @@ def page():
     yield shown
 
 
-NAMES = ['hostile', 'many', 'suspect', 'pair', 'sound', 'faulty']
+NAMES = ['pair', 'hostile', 'many', 'suspect', 'sound', 'faulty']
 SEEN = '[...document.querySelectorAll("body *")].filter(each => each.checkVisibility())'
 TOO_WIDE = SEEN + '''.filter(each => !each.closest('.figure')
     && each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML)'''
@@ -109,7 +109,9 @@ SIZES = SEEN + '''.filter(each => [...each.childNodes].some(node => node.nodeTyp
 @pytest.mark.parametrize('name', NAMES)
 def test_a_page_fits_every_screen(name, pages, page):
   backgrounds = set()
-  for width, scheme in itertools.product((1400, 390), ('light', 'dark')):
+  views = list(itertools.product((1400, 390), ('light', 'dark')))
+  # What differs by width and by scheme was seen on the first page in all four.
+  for width, scheme in views if name == NAMES[0] else (views[0], views[3]):
     page.open(pages / name / 'report.html', width, scheme)
     if name != 'many':
       page.js('document.querySelectorAll("details").forEach(each => each.open = true)')
