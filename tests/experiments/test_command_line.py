@@ -269,7 +269,9 @@ def test_a_program_outlives_the_reader_of_its_output():
 ])
 def test_an_interrupt_is_no_traceback(program, code, said, tmp_path):
   """In a program at work, which then holds no folder, and while its modules are imported."""
+  # A shell that starts the tests in the background lets them ignore interrupts.
   done = run_python('-c', 'import os, signal, sys, time\nimport experiments\n'
+                    'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
                     f"experiments.prepare('ablation')\n{program}", tmp_path)
   assert (done.returncode, done.stdout, done.stderr) == (code, *said)
   with session.hold(tmp_path):
