@@ -39,7 +39,6 @@ TRAINED = dict(config=f'tiny_llama2,{SIZE}', batch_size='2', length='16')
 OF_BYTES = f'tiny_llama2,{SIZE},vocab_size=257'
 # More than twice the width are read, and so the networks can be compared.
 READER = dict(study='{training_study}', num_sequences='200')
-NARROW = 'num_layers=2,num_heads=2,width=32,mlp_width=64'
 
 SMALL = {
     'ablation': Small(9, SHARED),
@@ -50,7 +49,7 @@ SMALL = {
     'baselines': Small(72, READER | dict(
         methods='Verdict,SeedPrint,MLP units,REEF,PCS,norm gains')),
     'born_unbiased': Small(8, dict(config='tiny_gpt2,mlp_width=256,num_heads=2,width=64',
-                                    batch_size='2', keep_steps='none')),
+                                    batch_size='2', num_steps='3', keep_steps='none')),
     'calibrate': Small(3, dict(config=OF_BYTES, num_sequences='200',
                                probes='gaussian,verdict,order')),
     'contraction': Small(3, SHARED),
@@ -69,8 +68,7 @@ SMALL = {
     'seed_sweep': Small(6, SHARED),
     'seedprint_tables': Small(12, READER),
     'spectra': Small(15, dict(changes='noise 20 %,disguise,300 more steps')),
-    'text_sinks': Small(14, dict(config=f'tiny_llama2,{NARROW}', batch_size='2', length='16',
-                                lengths='16,12', position='4', afterwards='mask')),
+    'text_sinks': Small(14, TRAINED | dict(lengths='16,12', position='4', afterwards='mask')),
     'through_training': Small(8, {}, ('{training_study}/english/seed_42',
                                       '{training_study}/english/seed_43')),
     'trained_experts': Small(12, dict(balances='10', seeds='42,43')),
