@@ -19,6 +19,7 @@ from collections.abc import Callable
 import functools
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from bornbiased_jax import plotting
@@ -100,7 +101,7 @@ def measured(run: Path, control: Path, step: int, take: Callable[[str], HiddenSt
 
 def contraction(states: HiddenStates) -> dict:
   statistic = inter_sequence('hidden')
-  return statistic.summarize(statistic.measure({'hidden': states.hidden_ND}))
+  return statistic.summarize(jax.jit(statistic.measure)({'hidden': states.hidden_ND}))
 
 
 def direction(states: HiddenStates) -> np.ndarray:

@@ -35,9 +35,10 @@ class Small(NamedTuple):
 SHARED = dict(seeds='0-2', num_sequences='40', embedding_seed='0')
 SIZE = 'num_layers=2,num_heads=2,width=64,mlp_width=96'
 TRAINED = dict(config=f'tiny_llama2,{SIZE}', batch_size='2', length='16')
+# Random networks of the architecture that is trained, which has the ids of bytes.
+OF_BYTES = f'tiny_llama2,{SIZE},vocab_size=257'
 # More than twice the width are read, and so the networks can be compared.
 READER = dict(study='{training_study}', num_sequences='200')
-NARROW = 'num_layers=2,num_heads=2,width=32,mlp_width=64'
 
 SMALL = {
     'ablation': Small(9, SHARED),
@@ -48,27 +49,26 @@ SMALL = {
     'baselines': Small(72, READER | dict(
         methods='Verdict,SeedPrint,MLP units,REEF,PCS,norm gains')),
     'born_unbiased': Small(8, dict(config='tiny_gpt2,mlp_width=256,num_heads=2,width=64',
-                                    batch_size='2', keep_steps='none')),
-    'calibrate': Small(3, dict(config=f'tiny_llama2,{SIZE}', num_sequences='200',
+                                    batch_size='2', num_steps='3', keep_steps='none')),
+    'calibrate': Small(3, dict(config=OF_BYTES, num_sequences='200',
                                probes='gaussian,verdict,order')),
     'contraction': Small(3, SHARED),
     'coordinates': Small(3, SHARED | dict(depths='4')),
     'experts': Small(3, SHARED | dict(config='tiny_gpt2')),
-    'forgetting': Small(20, dict(config=f'tiny_llama2,{NARROW}')),
+    'forgetting': Small(20, dict(config=f'tiny_llama2,{SIZE}', num_sequences='200')),
     'intra_sequence': Small(7, SHARED | dict(num_sequences='20', lengths='8')),
     'layer_theory': Small(6, SHARED),
     'persistence': Small(9, READER),
     'pretrain': Small(0, TRAINED),
-    'real_network': Small(11, dict(network=f'tiny_llama2,{SIZE}:1', steps='1', seeds='2',
+    'real_network': Small(11, dict(network=f'{OF_BYTES}:1', steps='1', seeds='2',
                                   num_sequences='200')),
     'real_text': Small(6, SHARED | dict(config='tiny_gpt2')),
-    'robustness': Small(4, dict(config=f'tiny_llama2,{SIZE}', num_sequences='200')),
+    'robustness': Small(4, dict(config=OF_BYTES, num_sequences='200')),
     'scaling': Small(6, SHARED | dict(large_sequences='40')),
     'seed_sweep': Small(6, SHARED),
     'seedprint_tables': Small(12, READER),
     'spectra': Small(15, dict(changes='noise 20 %,disguise,300 more steps')),
-    'text_sinks': Small(14, dict(config=f'tiny_llama2,{NARROW}', batch_size='2', length='16',
-                                lengths='16,12', position='4', afterwards='mask')),
+    'text_sinks': Small(14, TRAINED | dict(lengths='16,12', position='4', afterwards='mask')),
     'through_training': Small(8, {}, ('{training_study}/english/seed_42',
                                       '{training_study}/english/seed_43')),
     'trained_experts': Small(12, dict(balances='10', seeds='42,43')),

@@ -1,5 +1,7 @@
 """Extreme token preference: which token a network predicts, and how often (Fig 1, Table 1)."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import scipy
@@ -8,6 +10,7 @@ from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.errors import InputError
 
 
+@functools.lru_cache(maxsize=64)
 def predictions(vocab_size: int) -> Statistic:
   """How often each token id is the argmax of the logits at the last position.
 

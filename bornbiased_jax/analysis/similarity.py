@@ -5,6 +5,8 @@ The sum of the unit vectors is therefore all that has to be kept, one pass over 
 sequences is enough, and the time is O(n). A zero vector counts as orthogonal to all.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,8 @@ def normalize(x: jax.Array) -> jax.Array:
   return x * jax.lax.rsqrt(jnp.where(squared == 0, 1.0, squared))
 
 
+# One statistic for equal arguments, so that what measures it is compiled once.
+@functools.lru_cache(maxsize=64)
 def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
   """How similar the representations of different sequences are.
 
@@ -76,6 +80,7 @@ def inter_sequence(name: str, pair_std: bool = False) -> Statistic:
   return Statistic((name,), measure, summarize)
 
 
+@functools.lru_cache(maxsize=64)
 def intra_sequence(name: str) -> Statistic:
   """How similar the representations of one sequence's positions are (Fig 8).
 

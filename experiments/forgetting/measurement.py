@@ -27,6 +27,9 @@ WEIGHTS = 'end', 'learned'
 OWN_TEXT, OTHER_TEXT = 0, 1
 
 
+_loss = jax.jit(next_token_loss, static_argnums=0)
+
+
 def rows(cell: Cell, seeds: list[int], branches: tuple[int, ...], probe: Probe, data: Corpus,
          held_out: Corpus) -> Iterator[dict]:
   """A row per pair: each network with its initialization, its siblings and each other network.
@@ -43,7 +46,7 @@ def rows(cell: Cell, seeds: list[int], branches: tuple[int, ...], probe: Probe, 
     start = init_params(config, seed)
     ends = training.grow(cell, start, *texts, branches)
     about = {'seeds': [seed, seed],
-             'loss': float(next_token_loss(config, ends[None], valid_NT)),
+             'loss': float(_loss(config, ends[None], valid_NT)),
              'slope': slope(cell, start, ends[None]), 'law': cell.survival}
     before = take(start)
     for weights in WEIGHTS:

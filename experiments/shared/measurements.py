@@ -178,8 +178,14 @@ def _measure_cell(cell, settings, results, bar, num_networks):
 
 def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
   """Which tokens the network predicts, the contraction direction, and similarity by layer."""
+  return _preference(config.vocab_size, pair_std)
+
+
+# One statistic for all networks of a vocabulary, so that what measures it is compiled once.
+@functools.cache
+def _preference(vocab_size, pair_std):
   return combine({
-      'preference': predictions(config.vocab_size),
+      'preference': predictions(vocab_size),
       'direction': inter_sequence('hidden_last', pair_std=True),
       'layers': inter_sequence('residual_last', pair_std=pair_std),
   })
@@ -189,6 +195,7 @@ def preference(config: ModelConfig, pair_std: bool = False) -> Statistic:
 contraction = functools.partial(preference, pair_std=True)
 
 
+@functools.cache
 def direction_token(config: ModelConfig):
   """The readout of the token that the contraction direction predicts (Finding 2.2)."""
 

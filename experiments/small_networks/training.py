@@ -59,21 +59,20 @@ def train(config: ModelConfig, networks: Iterable[dict], num_steps: int, *,
   draws, only its own parameters are trained.
   """
   batches_MBT = jnp.asarray(text(config.vocab_size, num_steps, data_seed, source), jnp.int32)
+  return _train(config, loss, tuple(frozen), peak_lr, adapter, list(networks), batches_MBT, key)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _train(config, loss, frozen, peak_lr, adapter, networks, batches_MBT, key):
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
-  trained = _train(config, loss, tuple(frozen), peak_lr, adapter, stacked, batches_MBT, key)
-  return [jax.tree.map(lambda leaf, i=i: leaf[i], trained)
-          for i in range(len(jax.tree.leaves(trained)[0]))]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
-def _train(config, loss, frozen, peak_lr, adapter, stacked, batches_MBT, key):
   schedule = optax.cosine_decay_schedule(peak_lr, len(batches_MBT))
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
   optimizer = adapters.restrict(optimizer, adapter, adapters.RANK, 1.0, key)
   optimizer = optax.chain(optimizer, freezing(frozen))
   take_step = functools.partial(descend, config, optimizer, loss)
-  return lax.map(lambda params: fit(first_state(optimizer, params), batches_MBT, take_step).params,
-                 stacked)
+  trained = lax.map(
+      lambda params: fit(first_state(optimizer, params), batches_MBT, take_step).params, stacked)
+  return [jax.tree.map(lambda leaf, i=i: leaf[i], trained) for i in range(len(networks))]
 
 
 def fit(state: TrainState, batches: jax.Array, take_step: Step,

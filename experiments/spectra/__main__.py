@@ -14,15 +14,16 @@ number of products), figure.png, and a file with the singular values of each net
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.fields import listed, natural, whole
+from bornbiased_jax.hosts import on_host
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
@@ -169,16 +170,24 @@ def made(cell, seed, change, settings) -> tuple[tuple[ModelConfig, dict], float]
     network = config, *train(config, [params], min(steps, 30 * cell.steps), data_seed=1,
                              source=settings.other_text, peak_lr=slower * rate)
   else:
-    for alter, *strength in ALTERED[change]:
-      network = alter(*network, jax.random.key(seed), *strength)
+    network = config, altered(config, change, network[1], jax.random.key(seed))
   return network, moved(params, network[1])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def altered(config, change, params, key):
+  """Parameters to which something was done that leaves the architecture as it is."""
+  network = config, params
+  for alter, *strength in ALTERED[change]:
+    network = alter(*network, key, *strength)
+  return network[1]
 
 
 def moved(before: dict, after: dict) -> float:
   """The Frobenius norm of the change of the matrices of blocks, relative to their own norm."""
-  squares = [(jnp.sum((x['kernel'] - y['kernel'])**2), jnp.sum(x['kernel']**2)) for x, y in (
-      (before['blocks'][name], after['blocks'][name]) for name in before['blocks'])
-      if 'kernel' in x]
+  kernels = [[on_host(network['blocks'][name]['kernel']) for network in (before, after)]
+             for name in before['blocks'] if 'kernel' in before['blocks'][name]]
+  squares = [(np.sum((x - y)**2), np.sum(x**2)) for x, y in kernels]
   changed, whole = np.sum(squares, axis=0)
   return float(np.sqrt(changed / whole))
 

@@ -5,6 +5,7 @@ values or turning of queries and keys, no scale that a network can move, and no 
 changes them. Of independent networks they agree only in what training gives to all networks.
 """
 
+import jax
 import numpy as np
 import scipy
 
@@ -22,9 +23,8 @@ _SMOOTH, _LEAST_SPACING = 8, 0.2
 
 def spectra(config: ModelConfig, params: dict) -> list[np.ndarray]:
   """log of singular values, from the largest: [L, N] for each of nine matrices of a layer."""
-  layers = [_of_layer(config, {name: {leaf: on_host(x[i]).astype(np.float64)
-                                      for leaf, x in module.items()}
-                               for name, module in params['blocks'].items()})
+  blocks = jax.tree.map(on_host, params['blocks'])
+  layers = [_of_layer(config, jax.tree.map(lambda x, i=i: x[i].astype(np.float64), blocks))
             for i in range(config.num_layers)]
   return [np.stack(each) for each in zip(*layers, strict=True)]
 

@@ -21,8 +21,11 @@ from .preserving import Altered, order_units, refuse_experts, upcycle
 
 def add_noise(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Adds Gaussian noise whose std is `strength` times the std of each matrix."""
-  noisy = lambda x, key: x + strength * x.std() * jax.random.normal(key, x.shape)
-  return config, _each_matrix(params, key, noisy)
+  return config, _each_matrix(params, key, _noisy, strength)
+
+
+def _noisy(x, key, strength):
+  return x + strength * x.std() * jax.random.normal(key, x.shape)
 
 
 def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: float,
@@ -31,28 +34,34 @@ def add_low_rank(config: ModelConfig, params: dict, key: jax.Array, strength: fl
 
   Its Frobenius norm is `strength` times that of the matrix.
   """
-  def update(x, key):
-    left_key, right_key = jax.random.split(key)
-    left = jax.random.normal(left_key, (len(x), rank))
-    added = left @ jax.random.normal(right_key, (rank, x.shape[1]))
-    return x + strength * jnp.linalg.norm(x) / jnp.linalg.norm(added) * added
-  return config, _each_matrix(params, key, update)
+  return config, _each_matrix(params, key, _updated, strength, rank)
+
+
+def _updated(x, key, strength, rank):
+  left_key, right_key = jax.random.split(key)
+  left = jax.random.normal(left_key, (len(x), rank))
+  added = left @ jax.random.normal(right_key, (rank, x.shape[1]))
+  return x + strength * jnp.linalg.norm(x) / jnp.linalg.norm(added) * added
 
 
 def prune(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Sets a share `strength` of each matrix to 0, its entries of least size; ignores `key`."""
-  return config, _each_matrix(
-      params, key, lambda x, key: jnp.where(jnp.abs(x) < jnp.quantile(jnp.abs(x), strength), 0, x))
+  return config, _each_matrix(params, key, _pruned, strength)
+
+
+def _pruned(x, key, strength):
+  return jnp.where(jnp.abs(x) < jnp.quantile(jnp.abs(x), strength), 0, x)
 
 
 def quantize(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
   """Rounds to `strength` bits and back, with a scale per column of each matrix; ignores `key`."""
-  levels = 2 ** (strength - 1) - 1
+  return config, _each_matrix(params, key, _rounded, strength)
 
-  def round_trip(x, key):
-    scale = jnp.maximum(jnp.abs(x).max(axis=0, keepdims=True), 1e-30) / levels
-    return jnp.round(x / scale) * scale
-  return config, _each_matrix(params, key, round_trip)
+
+def _rounded(x, key, strength):
+  levels = 2 ** (strength - 1) - 1
+  scale = jnp.maximum(jnp.abs(x).max(axis=0, keepdims=True), 1e-30) / levels
+  return jnp.round(x / scale) * scale
 
 
 def quantize_blocks(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
@@ -61,16 +70,17 @@ def quantize_blocks(config: ModelConfig, params: dict, key: jax.Array, strength:
   Each 32 numbers of a column share a scale of half precision. Of 4 bits it is such that the
   largest of them is -8 scales.
   """
-  def round_trip(x, key):
-    blocks = jnp.pad(x.T, ((0, 0), (0, -len(x) % 32))).reshape(x.shape[1], -1, 32)
-    largest = jnp.take_along_axis(blocks, jnp.abs(blocks).argmax(-1, keepdims=True), -1)
-    scale = jnp.abs(largest) / 127 if strength == 8 else -largest / 8
-    whole = jnp.floor(blocks / jnp.where(scale == 0, 1, scale) + 0.5)
-    whole = whole if strength == 8 else jnp.clip(whole, -8, 7)
-    rounded = whole * scale.astype(jnp.float16).astype(x.dtype)
-    return rounded.reshape(x.shape[1], -1)[:, :len(x)].T
+  return config, _each_matrix(params, key, _rounded_blocks, strength)
 
-  return config, _each_matrix(params, key, round_trip)
+
+def _rounded_blocks(x, key, strength):
+  blocks = jnp.pad(x.T, ((0, 0), (0, -len(x) % 32))).reshape(x.shape[1], -1, 32)
+  largest = jnp.take_along_axis(blocks, jnp.abs(blocks).argmax(-1, keepdims=True), -1)
+  scale = jnp.abs(largest) / 127 if strength == 8 else -largest / 8
+  whole = jnp.floor(blocks / jnp.where(scale == 0, 1, scale) + 0.5)
+  whole = whole if strength == 8 else jnp.clip(whole, -8, 7)
+  rounded = whole * scale.astype(jnp.float16).astype(x.dtype)
+  return rounded.reshape(x.shape[1], -1)[:, :len(x)].T
 
 
 def average(config: ModelConfig, params: dict, key: jax.Array, strength: float) -> Altered:
@@ -160,15 +170,20 @@ def another(config: ModelConfig, key: jax.Array) -> dict:
   return init_params(config, jax.random.bits(key, dtype=jnp.uint32))
 
 
-def _each_matrix(params, key, change):
-  """Applies `change(matrix, key)` to every kernel and embedding, layer by layer."""
+def _each_matrix(params, key, change, *arguments):
+  """Applies `change(matrix, key, *arguments)` to every kernel and embedding, layer by layer."""
   flat = flatten_dict(params, sep='/')
   for i, (name, leaf) in enumerate(sorted(flat.items())):
     own = jax.random.fold_in(key, i)
     if name.startswith('blocks/') and name.endswith('kernel'):
       matrices = leaf.reshape(-1, *leaf.shape[-2:])  # Of layers, and of experts in them.
       keys = jax.random.split(own, len(matrices))
-      flat[name] = jax.vmap(change)(matrices, keys).reshape(leaf.shape)
+      flat[name] = _changed(change, arguments, matrices, keys).reshape(leaf.shape)
     elif name.endswith(('kernel', 'embedding', 'head')):
-      flat[name] = change(leaf, own)
+      flat[name] = _changed(change, arguments, leaf[None], own[None])[0]
   return unflatten_dict(flat, sep='/')
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _changed(change, arguments, matrices, keys):
+  return jax.vmap(lambda x, key: change(x, key, *arguments))(matrices, keys)

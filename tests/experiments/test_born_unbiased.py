@@ -36,10 +36,10 @@ def test_at_birth_one_of_them_is_biased(directory):
 
 def test_differences_are_paired_by_seed(directory):
   results = results_of(directory)
-  rows = {(row['init'], row['seed']): row['z'] for row in results['rows'] if row['step'] == 6}
+  rows = {(row['init'], row['seed']): row['z'] for row in results['rows'] if row['step'] == 3}
   assert rows.keys() == {(init, seed) for init in ('gpt2', 'centred') for seed in (42, 43)}
   summary = next(row for row in results['summary']
-                 if (row['step'], row['init']) == (6, 'difference'))
+                 if (row['step'], row['init']) == (3, 'difference'))
   paired = [rows['centred', seed] - rows['gpt2', seed] for seed in (42, 43)]
   assert summary['z'] == pytest.approx(np.mean(paired))
   assert summary['z_both'] == pytest.approx(paired)
