@@ -74,6 +74,13 @@ class Layers:
 def in_memory(config: ModelConfig, params: dict) -> Layers:
   """The layers of a model of these parameters, which may lie on devices."""
   leaves = flatten_dict(params, sep='/')
-  of_layer = lambda i: jax.tree.map(lambda leaf: on_host(leaf[i]), params['blocks'])
+  of_layer = lambda i: jax.tree.map(lambda leaf: _part(leaf, i), params['blocks'])
   return Layers(config, {name: leaf.shape for name, leaf in leaves.items()}, of_layer,
-                lambda name, first, last: on_host(leaves[name][first:last]))
+                lambda name, first, last: _part(leaves[name], slice(first, last)))
+
+
+def _part(leaf, index):
+  """A part of a leaf, on the host. Of what is there already numpy takes it and compiles nothing."""
+  is_there = isinstance(leaf, jax.Array) and leaf.is_fully_replicated and all(
+      device.platform == 'cpu' for device in leaf.devices())
+  return on_host((np.asarray(leaf) if is_there else leaf)[index])

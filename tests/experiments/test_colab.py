@@ -23,19 +23,23 @@ LESS = {
             "intervention=name, **SMALL) and configs.get('tiny_llama2', **SMALL)",
         # As the network that `which_seed` reads.
         'vocab_size=20_000, length=128)': 'vocab_size=257, num_layers=2)',
-        '0, 20_000)': '0, 257)', '(1), 100,': '(1), 8,'},
+        '0, 20_000)': '0, 257)', '(1), 100,': '(1), 8,',
+        'intervention=name), params)': 'intervention=name) and plain, params)'},
     'born_biased.ipynb': {
+        "configs.get('tiny_gpt2')": "configs.get('tiny_gpt2', num_layers=2)",
         'num_sequences=1000, length=32': 'num_sequences=20, length=8', 'range(12))': 'range(2))',
+        'seeds=range(4))': 'seeds=range(2))',
         'num_sequences=100, length=32': 'num_sequences=20, length=8',
         # Random tokens are read above.
         "('random tokens', analysis.Probe('tokens', 100, 32)), ('Shakespeare', shakespeare)":
             "('Shakespeare', shakespeare),",
         'sublayers=sublayers)': 'sublayers=sublayers) and config',
         'width=768, mlp_width=768': 'width=64, mlp_width=64', 'length=64': 'length=8',
+        'activation=activation)': "activation=activation and 'relu')",
         "llama = configs.get('tiny_llama2')": "llama = configs.get('tiny_llama2') and config",
         "('mlp',) * 6": "('mlp', 'attention')", 'np.arange(1, 7)': 'np.arange(1, 3)',
         'relu_similarity, 0.0, 6)': 'relu_similarity, 0.0, 2)', 'num_networks=30': 'num_networks=2',
-        'LAYERS = 6': 'LAYERS = 4', "ACTIVATION = 'relu'": "ACTIVATION = 'gelu'",
+        'LAYERS = 6': 'LAYERS = 2', "ACTIVATION = 'relu'": "ACTIVATION = 'gelu'",
         'num_experts=8, ': 'num_layers=1, num_experts=8, ', 'range(6)': 'range(2)',
         'np.arange(220)': 'np.arange(24)',
         '(mixture, probe.length)': '(mixture, probe.length, num_networks=2)'},

@@ -197,7 +197,7 @@ def one_process(tmp_path_factory):
   """What programs import, a folder without a flag, and what some say where files have 40 kB."""
   out = tmp_path_factory.mktemp('limited')
   commands = {
-      'amplification': ('--num_sequences=4', '--seeds=0,1'),
+      'amplification': ('--num_sequences=4', '--seeds=0,1', '--lengths=8'),
       'seedprint': (f'{SMALL}:1', f'{SMALL}:2'),
       'pretrain': ('--warmup_steps=6',)}
   given = [[name, *flags, '--scale=smoke', f'--output_dir={out}/{name}']

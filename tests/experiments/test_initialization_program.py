@@ -12,6 +12,7 @@ from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from experiments.initialization import Settings, main, tensors
 from experiments.shared.settings import resolve
+from small_networks import born
 
 SMALL = dict(num_layers=2, num_heads=2, width=64, mlp_width=64, vocab_size=300)
 
@@ -50,7 +51,7 @@ def test_each_tensor_that_is_otherwise_is_named():
 def test_the_command_shows_theory_beside_it_and_its_exit_code_says_what_it_found(tmp_path, capsys):
   config = configs.get('tiny_moe', **SMALL, init_scheme='plain', linear_std=0.05,
                        embedding_std=0.05)
-  params = init_params(config, 1)
+  params = born(config, 1)
   for name, factor, code in (('sound', 1, 0), ('wrong', 1.2, 1)):
     head = factor * np.asarray(params['head'])
     huggingface.save(tmp_path / name, config, params | {'head': head})
