@@ -36,7 +36,7 @@ LESS = {
         'sublayers=sublayers)': 'sublayers=sublayers) and config',
         'width=768, mlp_width=768': 'width=64, mlp_width=64', 'length=64': 'length=8',
         'activation=activation)':
-            'activation=activation) and analysis.StackConfig(layers=layers, width=64, mlp_width=64)',
+            'activation=activation) and analysis.StackConfig(layers, width=64, mlp_width=64)',
         "llama = configs.get('tiny_llama2')": "llama = configs.get('tiny_llama2') and config",
         "('mlp',) * 6": "('mlp', 'attention')", 'np.arange(1, 7)': 'np.arange(1, 3)',
         'relu_similarity, 0.0, 6)': 'relu_similarity, 0.0, 2)', 'num_networks=30': 'num_networks=2',
