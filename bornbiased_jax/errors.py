@@ -59,7 +59,8 @@ def unlike(given: Any, wanted: str) -> InputError:
     made_by = 'of (config, params) give the one that is wanted'
   elif isinstance(given, str) or hasattr(given, 'load'):
     made_by = 'of a name storage.open(name).load() makes (config, params)'
-  return InputError(f'{type(given).__name__} is not {wanted}; {made_by}')
+  kind = 'function' if hasattr(given, '__wrapped__') else type(given).__name__  # A cached one.
+  return InputError(f'{kind} is not {wanted}; {made_by}')
 
 
 def check_kind(given: Any, kind: type, wanted: str) -> None:
