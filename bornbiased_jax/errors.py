@@ -59,7 +59,7 @@ def unlike(given: Any, wanted: str) -> InputError:
     made_by = 'of (config, params) give the one that is wanted'
   elif isinstance(given, str) or hasattr(given, 'load'):
     made_by = 'of a name storage.open(name).load() makes (config, params)'
-  kind = 'function' if hasattr(given, '__wrapped__') else type(given).__name__  # A cached one.
+  kind = 'function' if hasattr(given, '__wrapped__') else type(given).__name__  # Cached or jitted.
   return InputError(f'{kind} is not {wanted}; {made_by}')
 
 

@@ -110,7 +110,7 @@ SIZES = SEEN + '''.filter(each => [...each.childNodes].some(node => node.nodeTyp
 def test_a_page_fits_every_screen(name, pages, page):
   backgrounds = set()
   views = list(itertools.product((1400, 390), ('light', 'dark')))
-  # What differs by width and by scheme was seen on the first page in all four.
+  # Layout depends on the width, and colours on the scheme: most pages are seen in each once.
   for width, scheme in views if name == NAMES[0] else (views[0], views[3]):
     page.open(pages / name / 'report.html', width, scheme)
     if name != 'many':

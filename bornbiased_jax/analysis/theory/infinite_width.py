@@ -194,7 +194,7 @@ def _of_windows(config, probe):
       (first_P, first_P), (second_P, second_P), (first_P, second_P))], axis=1).astype(np.float32)
 
 
-@functools.lru_cache(maxsize=8, typed=True)  # `finite_width` needs them several times.
+@functools.lru_cache(maxsize=1)  # `finite_width` needs them twice; no other text is kept.
 def pairs_of_windows(config, probe):
   """Windows of a text, and pairs of them; each window is in as many pairs as any other."""
   largest = max(2, min(_NUM_PAIRS, _LARGEST // probe.length**2))
