@@ -4,21 +4,19 @@
     python -m experiments.audit my_run/                    # my_run/step_0, my_run/checkpoint-500, …
     python -m experiments.audit EleutherAI/pythia-70m@step{0,1000,2000,3000}
 
-A history is a run of experiments.pretrain, a folder with a folder for each step (transformers
-directories or runs), or models in the forms that experiments.seedprint takes, with a step in each
-name. It finds
+A history is a run of experiments.pretrain, a folder with a folder for each step, or models in the
+forms that experiments.seedprint takes, with a step in each name. It finds
   - repeats: checkpoints, layers or shards of equal digest, where training must have changed them;
   - checkpoints of another origin than most, by the tests that decide in experiments.seedprint;
-  - steps in the wrong order, and checkpoints off the path: of three steps the first and the last
-    are the farthest apart, in every sound history that we have measured;
-  - matrices from another step or another model, which leave the path where others do not;
+  - steps in the wrong order; where there are none, also checkpoints and matrices that are farther
+    from the steps around them than these are from each other, unlike in any sound history;
   - what cannot be read, numbers that are not finite, and other architectures.
-Tensors that do not change from the first checkpoint on, or until the last, are notes and no
-faults; so are those of 16 bits that small updates do not reach, and a step 1 that equals step 0. A
-tensor that stands still only in the middle is called a repeat. Checkpoints in fewer than 16 bits,
-and Lookahead's, can be called faulty though they are sound. Not seen are the last two steps in the
-wrong order, a layer of another model in the first or the last step, and a history that was
-trained twice. experiments.audit.injections measures how often each fault is found.
+Tensors that do not change from the first checkpoint on, or until the last, are no faults; nor are
+those that small updates do not reach, and a step 1 that equals step 0. Checkpoints in fewer than
+16 bits, Lookahead's, and a tensor that stands still in the middle can be called faulty though they
+are sound. Not seen are shards of a step that is not in the history, the last two steps in the wrong
+order, a layer of another model in the first or the last step, and a history that was trained
+twice. experiments.audit.injections measures how often each fault is found.
 
 Each checkpoint is read once, one layer at a time where it is a Hugging Face model folder. Writes
 results.json, report.html, one page to send to others, and figure.png into OUTPUT_DIR
@@ -27,7 +25,6 @@ results.json, report.html, one page to send to others, and figure.png into OUTPU
 
 import functools
 import itertools
-import math
 import os
 from pathlib import Path
 import re
@@ -39,7 +36,6 @@ from tqdm import tqdm
 from bornbiased_jax import plotting, storage
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import path_of
-from bornbiased_jax.lineage.sentences import p_text
 from bornbiased_jax.storage.layers import in_memory
 
 from ..shared import figures, program, session, verdicts
@@ -47,7 +43,6 @@ from ..shared.base_settings import ExperimentSettings
 from ..shared.networks import expand, step_of
 from ..shared.results import header, make_directory
 from ..shared.settings import arguments
-from ..shared.tables import table
 from .findings import Checkpoint, examine, survey
 
 LEAST = 3
@@ -64,7 +59,7 @@ def main(settings, output_dir):
   report = header('audit', settings, record()) | {'networks': names} | report
   make_directory(output_dir)
   write(report, output_dir)
-  sys.exit(1 if faults(report) else 0)
+  sys.exit(1 if report['findings'] else 0)
 
 
 def write(report: dict, output_dir: Path) -> None:
@@ -100,65 +95,43 @@ def _read(name: str) -> Checkpoint:
   return survey(in_memory(*model.load()) if model.files is None else model.layers())
 
 
-def faults(report: dict) -> list[dict]:
-  """The findings that are no notes."""
-  return [each for each in report['findings'] if each['is_fault']]
-
-
 def summary(report: dict, name: str = 'this history') -> str:
   """What was found, in a sentence."""
-  steps = list(report['networks'])
+  steps, found = list(report['networks']), report['findings']
   of = f'{name} of {len(steps)} checkpoints, steps {steps[0]} to {steps[-1]}'
-  if found := faults(report):
-    things = verdicts.counted(len(found), 'thing')
-    return f'{things} {"does" if len(found) == 1 else "do"} not fit in {of}.'
-  return f'Nothing was found that is wrong with {of}.'
+  if not found:
+    return f'Nothing was found that is wrong with {of}.'
+  does = 'does' if len(found) == 1 else 'do'
+  return f'{verdicts.counted(len(found), "thing")} {does} not fit in {of}.'
 
 
 def render(report: dict, png: bytes) -> str:
   """The page."""
-  found, of = faults(report), os.path.commonprefix(list(report['networks'].values()))
+  of = os.path.commonprefix(list(report['networks'].values()))
   name = figures.isolated(re.sub('[@/][^@/]*$', '', of) or 'this folder') + ', a history'
+  kind = 'faults-found' if report['findings'] else 'nothing-found'
   return figures.template('audit.html').render(
-      report, answers=[('faults-found' if found else 'nothing-found', summary(report, name))],
-      shown=[(display(each), each['what']) for each in report['findings']], faulty=found, png=png)
+      report, answers=[(kind, summary(report, name))], png=png)
 
 
 def text(report: dict) -> str:
   """The report for a console."""
-  found = report['findings']
-  said = [textwrap.fill(f'- {each["what"]}', 100, subsequent_indent='  ') for each in found]
-  return '\n'.join([summary(report), *([table(list(map(display, found)))] if found else []), *said])
-
-
-def display(finding: dict) -> dict[str, str]:
-  """A row of the table of findings."""
-  value, p_value = finding['value'], finding['p_value']
-  shown = f'{value:.3g}' if isinstance(value, float) else value
-  return {'finding': finding['kind'] if finding['is_fault'] else f'note: {finding["kind"]}',
-          'steps': textwrap.shorten(', '.join(map(str, finding['steps'])), 30, placeholder=' …'),
-          'where': textwrap.shorten(finding['where'], 30, placeholder=' …') or '–',
-          'evidence': '–' if value is None else f'{finding["measure"]} {shown}',
-          'p-value of descent': '–' if p_value is None else p_text(math.log10(p_value))}
+  said = [f'- {each["kind"]}: {each["what"]}' for each in report['findings']]
+  return '\n'.join([summary(report), *(
+      textwrap.fill(each, 100, subsequent_indent='  ') for each in said)])
 
 
 def draw(report: dict):
-  """Distances of each step to the first and to the one before, and where something was found."""
-  place = {step: i for i, step in enumerate(report['networks'])}
+  """The distance of each step to the one before, and where something was found."""
   figure = plotting.figure(9, 3.6)
   ax = figure.subplots()
-  for field, name in (('from_first', 'to the first step'),
-                      ('from_previous', 'to the step before')):
-    shown = [row for row in report['checkpoints'] if row[field] is not None]
-    ax.plot([place[row['step']] for row in shown], [row[field] for row in shown], label=name,
-            **plotting.DOTS)
-  for step in {step for each in faults(report) for step in each['steps']}:
-    ax.axvline(place[step], color=plotting.COLORS[1], alpha=0.25, linewidth=4)
-  ax.set(xlabel='step, as the name claims (marked: something was found)', ylim=(0, None),
-         ylabel='distance / norm, typical matrix', title=summary(report))
-  every = math.ceil(len(place) / 16)
-  ax.set_xticks(range(0, len(place), every), list(map(str, place))[::every], rotation=45)
-  ax.legend(loc='best')
+  rows = report['checkpoints'][1:]
+  ax.plot([row['step'] for row in rows], [row['from_previous'] for row in rows], **plotting.DOTS)
+  for step in {step for each in report['findings'] for step in each['steps']}:
+    ax.axvline(step, color=plotting.COLORS[1], alpha=0.25, linewidth=4)
+  # Early steps are often close to each other.
+  ax.set(xlabel='step, as the name claims (marked: something was found)', xscale='symlog',
+         ylabel='distance to the step before / norm', ylim=(0, None), title=summary(report))
   return figure
 
 

@@ -5,10 +5,7 @@ history by distances between the entries that are kept of each matrix (trajector
 """
 
 from collections.abc import Callable, Iterable, Iterator
-import functools
-import itertools
 import math
-import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +19,7 @@ from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor, digest_of
 from bornbiased_jax.storage.huggingface.tensors import is_finite
 from bornbiased_jax.storage.layers import Layers
 
-from .trajectory import distances, equal, finding, listed, off_path
+from .trajectory import equal, finding, from_previous, listed, off_path
 
 # Weights are one network's if their typical tensor correlates so.
 CONTINUED = 0.5
@@ -60,30 +57,31 @@ def survey(layers: Layers) -> Checkpoint:
                     features.stacked(layers.config, found))
 
 
-def examine(history: Iterable[tuple[int, Callable[[], Checkpoint]]],
-            tests: Callable = order_tests) -> dict:
+def examine(history: Iterable[tuple[int, Callable[[], Checkpoint]]]) -> dict:
   """All that is found in a history: `findings` and `checkpoints`, in JSON.
 
-  `history` has for each step, ascending, what reads its checkpoint or raises InputError. A finding
-  that is no fault is a note. Of a line of descent the features of its ends alone are in memory.
+  `history` has for each step, ascending, what reads its checkpoint or raises InputError. Of a line
+  of descent the features of its ends alone are in memory.
   """
-  found, rows, lines, tensors = [], [], [], {}
-  test = functools.partial(_tested, tests)
+  found, lines, tensors = [], [], {}
   for step, given in _readable(history, found):
-    log10_p, likeness, _ = test(lines[0].ends[0], given) if lines else (None, None, False)
-    rows.append({'step': step, 'digest': digest_of(given.tensors), 'likeness': likeness,
-                 'p_value': thresholds.shown_p_value(log10_p)})
-    _deal(lines, step, given, test)
+    _deal(lines, step, given)
     tensors[step] = given.tensors
-  if len(rows) < 2:
+  if len(tensors) < 2:
     raise InputError(found[0]['what'] if found else 'the history has less than two checkpoints')
-  rows = [row | own for row, own in zip(rows, distances(tensors), strict=True)]
+  digests = {step: digest_of(each) for step, each in tensors.items()}
+  same = equal(digests)
+  # A warm-up from 0 begins with a rate of 0.
+  found += [finding('repeat', steps) for steps in same if steps != [0, 1]]
   main = max(lines, key=lambda line: len(line.steps))
-  on_path = _different([row for row in rows if row['step'] in main.steps])
-  found += [*repeats(rows), *other_origins(lines, main, rows),
-            *off_path({step: tensors[step] for step in on_path})]
-  return {'findings': sorted(found, key=lambda each: (not each['is_fault'], each['steps'])),
-          'checkpoints': rows}
+  found += [finding('other origin', line.steps, others=listed(main.steps))
+            for line in lines if line is not main]
+  # It is not known which of equal steps has its place.
+  on_path = set(main.steps).difference(*same)
+  found += off_path({step: each for step, each in tensors.items() if step in on_path})
+  return {'findings': sorted(found, key=lambda each: each['steps']),
+          'checkpoints': [{'step': step, 'digest': digests[step], 'from_previous': distance}
+                          for step, distance in from_previous(tensors).items()]}
 
 
 def _readable(history, found) -> Iterator[tuple[int, Checkpoint]]:
@@ -103,22 +101,24 @@ def _readable(history, found) -> Iterator[tuple[int, Checkpoint]]:
       found.append(finding('other architecture', [step]))
 
 
-def _deal(lines, step, given, test):
+def _deal(lines, step, given):
   """Adds a checkpoint to the line whose latest or first member it is linked to, or to a new one."""
   for line in lines:
-    if any(_linked(end, given, test) for end in line.ends[::-1]):
+    if any(_linked(end, given) for end in line.ends[::-1]):
       line.steps.append(step)
       line.ends[1:] = [given]
       return
   lines.append(Line([step], [given]))
 
 
-def _linked(a, b, test):
+def _linked(a, b):
   """Whether two checkpoints have a common origin, or it cannot be told."""
   if _correlation(a.tensors, b.tensors) >= CONTINUED:
     return True
-  log10_p, _, can_find = test(a, b)
-  return not can_find or log10_p <= math.log10(thresholds.ALPHA)
+  results = order_tests(a.features, b.features)
+  can_find = all(sentences.detectable(results, of) <= thresholds.DETECTABLE
+                 for of in ('units', 'values'))
+  return not can_find or verdict.familywise_log10_p(results) <= math.log10(thresholds.ALPHA)
 
 
 def _correlation(a, b):
@@ -126,41 +126,3 @@ def _correlation(a, b):
   samples = [(each.sample, b[name].sample) for name, each in a.items() if len(each.shape) > 1]
   found = [np.corrcoef(*both)[0, 1] for both in samples if min(map(np.ptp, both)) > 0]
   return np.median(found) if found else 0.0
-
-
-def _tested(tests, a, b):
-  """log10 p of a common origin, the largest likeness, whether descent would have been found."""
-  results = tests(a.features, b.features)
-  can_find = all(sentences.detectable(results, of) <= thresholds.DETECTABLE
-                 for of in ('units', 'values'))
-  found = [result.statistic for result in results.values() if result.counts]
-  return verdict.familywise_log10_p(results), max(found, default=None), can_find
-
-
-def repeats(rows: list[dict]) -> list[dict]:
-  """Checkpoints that are the same as others; a warm-up from 0 begins with a rate of 0."""
-  digests = {row['step']: row['digest'] for row in rows}
-  return [finding('repeat', steps, digests[steps[0]][:16], is_fault=steps != [0, 1])
-          for steps in equal(digests)]
-
-
-def _different(rows):
-  """The steps that no other repeats; neighbours that repeat each other count as the first."""
-  kept = [next(same) for _, same in itertools.groupby(rows, operator.itemgetter('digest'))]
-  digests = [row['digest'] for row in kept]
-  return [row['step'] for row in kept if digests.count(row['digest']) == 1]
-
-
-def other_origins(lines: list[Line], main: Line, rows: list[dict]) -> list[dict]:
-  """Checkpoints that do not have the origin of most of them."""
-  found = []
-  for line in lines:
-    # What each has been compared with is the first checkpoint.
-    compared = main if line is lines[0] else line
-    tested = [row for row in rows if row['step'] in compared.steps and row['p_value'] is not None]
-    if line is not main:
-      found.append(finding(
-          'other origin', line.steps, max(row['likeness'] for row in tested),
-          p_value=min(1.0, len(tested) * min(row['p_value'] for row in tested)),
-          others=listed(main.steps)))
-  return found

@@ -1,42 +1,108 @@
 """How many faults of a history does the audit find, and how many sound ones does it suspect?
 
-    python -m experiments.audit.injections      # 20 min
+    python -m experiments.audit.injections      # 15 min
 
 Small networks of two families are trained on Shakespeare, with nine checkpoints after the first.
-One fault is put into a history at a random place, as FAULTS says; sound histories are of the kinds
-in experiments/audit/trained.py. A fault is found if a finding names its step.
+One fault of FAULTS is put into a history at a random place; sound histories are of the kinds in
+SOUND. A fault is found if a finding names its step.
 
 Writes results.json (a row per history), table.md and figure.png.
 """
 
+from collections.abc import Callable
 import functools
+import zlib
 
 import jax
+from jax import lax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy
 
-from bornbiased_jax import plotting
+from bornbiased_jax import configs, plotting
 from bornbiased_jax.fields import whole
-from bornbiased_jax.lineage.comparison.order import order_tests
-from bornbiased_jax.models import init_params
+from bornbiased_jax.models import init_params, next_token_loss
 from bornbiased_jax.storage.layers import in_memory
+from bornbiased_jax.training.step import first_state
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
 from ..shared.settings import setting
 from ..shared.tables import grouped
-from . import trained
-from .findings import Checkpoint, examine, survey
-from .trained import CONFIGS, SOUND, History
+from ..small_networks.training import descend, fit, freezing, text
+from .findings import examine, survey
 
-# The order numbers the draws of each.
-FAULTS = ('whole repeat', 'final weights under an early step', 'layer of the step before',
-          'shard of a later step', 'shard of a later step that is not there', 'another birth',
-          'two steps swapped', 'checkpoint of another seed',
-          'checkpoint of another order of the text', 'layer of another seed', 'NaN or infinity')
-# Many histories have most of their checkpoints in common, which are made, read and tested once.
-base, _tests = functools.cache(trained.run), functools.cache(order_tests)
-_read: dict[int, tuple[dict, Checkpoint]] = {}
+_SIZE = dict(num_layers=4, num_heads=4, width=32, vocab_size=128, length=64)
+CONFIGS = {'llama': configs.get('tiny_llama2', **_SIZE, mlp_width=96),
+           'gpt2': configs.get('tiny_gpt2', **_SIZE, mlp_width=128)}
+STEPS = 360
+History = dict[int, dict]  # Parameters by step.
+
+
+@functools.cache  # Many histories have most of their checkpoints in common.
+def run(config, seed, *, peak=3e-3, schedule='cosine', count=9, data_seed=0, decay=1e-4,
+        frozen=()) -> History:
+  """The history of a run: its initialization, and `count` checkpoints more, evenly spaced."""
+  start, every = jax.device_get(init_params(config, seed)), STEPS // count
+  batches = text(config.vocab_size, STEPS, data_seed).reshape(count, every, 8, 33)
+  kept = jax.device_get(_run(config, schedule, frozen, start, jnp.asarray(batches, jnp.int32),
+                             peak, decay))
+  return {0: start} | {(i + 1) * every: jax.tree.map(lambda leaf, i=i: leaf[i], kept)
+                       for i in range(count)}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(config, schedule, frozen, start, batches, peak, decay):
+  rate = {'cosine': optax.cosine_decay_schedule(1.0, STEPS),
+          'constant': optax.constant_schedule(1.0),
+          'restarts': optax.sgdr_schedule([dict(init_value=0.0, peak_value=1.0, warmup_steps=5,
+                                                decay_steps=STEPS // 3, end_value=0.0)] * 3),
+          }[schedule]
+  optimizer = optax.chain(
+      optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(decay),
+      optax.scale_by_schedule(lambda step: -rate(step)), optax.scale(peak), freezing(frozen))
+
+  def part(state, batches_MBT):
+    state = fit(state, batches_MBT, functools.partial(descend, config, optimizer, next_token_loss))
+    return state, state.params
+
+  return lax.scan(part, first_state(optimizer, start), batches)[1]
+
+
+def averaged_end(config, seed):
+  """The last checkpoint is the mean of the last four."""
+  history = run(config, seed, schedule='constant')
+  mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *list(history.values())[-4:])
+  return history | {max(history): mean}
+
+
+def uneven(config, seed):
+  """Steps 0, 2, 4, 8, … like Pythia has them, then evenly spaced."""
+  history = run(config, seed, schedule='constant', count=STEPS // 2, peak=1e-3)
+  return {step: history[step] for step in (0, 2, 4, 8, 16, 32, 64, 138, 212, 286, 360)}
+
+
+def rounded(config, seed, dtype, **how):
+  """Stored in 16 bits."""
+  return jax.tree.map(lambda x: np.asarray(x, dtype).astype(np.float32), run(config, seed, **how))
+
+
+SOUND: dict[str, Callable[..., History]] = {
+    'rate falls to 0': run,
+    'strong warm restarts': functools.partial(run, schedule='restarts', peak=2e-2),
+    'strong weight decay': functools.partial(run, decay=1.0, peak=1e-2),
+    'constant rate': functools.partial(run, schedule='constant'),
+    'frozen embedding': functools.partial(run, frozen=('embedding',)),
+    'average at the end': averaged_end,
+    'uneven steps': uneven,
+    'bfloat16': functools.partial(rounded, dtype=jnp.bfloat16),
+    'bfloat16, small rate': functools.partial(rounded, dtype=jnp.bfloat16, peak=3e-5),
+    'float16': functools.partial(rounded, dtype=np.float16),
+}
+FAULTS = ('whole repeat', 'shard of a later step', 'another birth', 'two steps swapped',
+          'checkpoint of another seed', 'checkpoint of another order of the text',
+          'layer of another seed')
 
 
 class Settings(ExperimentSettings):
@@ -57,97 +123,57 @@ def main(settings, results):
 def measure(kind: str, number: int) -> dict:
   """What the audit says of one history."""
   family, seed = list(CONFIGS)[number % len(CONFIGS)], number // len(CONFIGS)
+  config, random = CONFIGS[family], np.random.default_rng([number, zlib.crc32(kind.encode())])
   if kind in SOUND:
-    history, faulty = SOUND[kind](CONFIGS[family], 100 + seed), []
+    history, changed = SOUND[kind](config, 100 + seed), {}
   else:
-    random = np.random.default_rng([number, FAULTS.index(kind)])
-    history, faulty = inject(kind, random, CONFIGS[family], seed % 5)
-  found = said_of(CONFIGS[family], history)
-  faults = [each for each in found if each['is_fault']]
-  names_it = [bool(set(faulty) & set(each['steps'])) for each in faults]
-  return {'family': family, 'steps': faulty, 'is_sound': kind in SOUND,
+    history, changed = run(config, seed % 5), changes(kind, random, config, seed % 5)
+  found = said_of(config, history | changed)
+  names_it = [bool(changed.keys() & set(each['steps'])) for each in found]
+  return {'family': family, 'steps': sorted(changed), 'is_sound': kind in SOUND,
           'is_found': any(names_it), 'is_suspected': not all(names_it),
-          'findings': [{name: each[name] for name in ('kind', 'steps', 'where', 'value', 'p_value')}
-                       for each in faults],
-          'notes': sorted({each['kind'] for each in found} - {each['kind'] for each in faults})}
+          'findings': [{name: each[name] for name in ('kind', 'steps', 'where')} for each in found]}
 
 
 def said_of(config, history: History) -> list[dict]:
   """All findings in a history."""
-  return examine(((step, functools.partial(_survey, config, params))
-                  for step, params in history.items()), _tests)['findings']
+  return examine((step, functools.partial(survey, in_memory(config, params)))
+                 for step, params in history.items())['findings']
 
 
-def _survey(config, params):
-  if id(params) not in _read:
-    _read[id(params)] = params, survey(in_memory(config, params))
-  return _read[id(params)][1]
-
-
-def inject(kind: str, random: np.random.Generator, config, seed: int, run=base):
-  """A history with a fault, and the steps at which it is; `run` trains."""
-  full = run(config, seed, count=18)
-  history = {step: full[step] for step in list(full)[::2]}
-  changed = _changed(kind, random, history, full, run, config, seed)
-  return history | changed, sorted(changed)
-
-
-def _changed(kind, random, history, full, run, config, seed):
-  """What stands at some steps of a history in place of what was there."""
+def changes(kind: str, random: np.random.Generator, config, seed: int, run=run) -> History:
+  """What stands at some steps of run(config, seed) in place of what was there."""
+  history = run(config, seed)
   steps = list(history)
-  # A step, and so many at least come before it and after it.
-  place = lambda margin: int(random.integers(margin, len(steps) - margin))
-  two = lambda: random.choice(steps, 2, replace=False).tolist()
+  first, last = sorted(random.choice(steps, 2, replace=False).tolist())
+  step, later = sorted(random.choice(steps[1:-1], 2, replace=False).tolist())
   match kind:
     case 'whole repeat':
-      first, last = sorted(two())
       return {first: history[last], last: history[last]}
-    case 'final weights under an early step':
-      return {steps[random.integers(4)]: history[steps[-1]]}
-    case 'layer of the step before':
-      t = place(2)
-      return {steps[t]: _with_layer(history[steps[t]], history[steps[t - 1]], random.integers(4))}
-    case 'shard of a later step':
-      t = place(2)
-      later = steps[random.integers(t + 1, len(steps))]
-      return {steps[t]: _with_shard(history[steps[t]], history[later])}
-    case 'shard of a later step that is not there':  # But between two others that are.
-      t = place(3)
-      later = list(full)[random.integers(t + 2, len(steps) - 1) * 2 + 1]
-      return {steps[t]: _with_shard(history[steps[t]], full[later])}
+    case 'shard of a later step':  # The first shard is the embedding and two layers.
+      mixed = _with_layers(history[step], history[later], [0, 1])
+      return {step: mixed | {'embedding': history[later]['embedding']}}
     case 'another birth':
       return {0: jax.device_get(init_params(config, 1000 + seed))}
     case 'two steps swapped':
-      a, b = two()
-      return {a: history[b], b: history[a]}
+      return {first: history[last], last: history[first]}
     case 'checkpoint of another seed':
-      step = steps[place(1)]
       return {step: run(config, 50 + seed)[step]}
     case 'checkpoint of another order of the text':
-      step = steps[place(1)]
       return {step: run(config, seed, data_seed=7)[step]}
     case 'layer of another seed':
-      step = steps[place(0)]
-      return {step: _with_layer(history[step], run(config, 50 + seed)[step], random.integers(4))}
-    case 'NaN or infinity':
-      step = steps[place(0)]
-      made = jax.tree.map(np.array, history[step])
-      kernel = made['blocks']['up']['kernel']
-      kernel.flat[random.integers(kernel.size)] = random.choice([np.nan, np.inf])
-      return {step: made}
+      other = run(config, 50 + seed)[step]
+      return {step: _with_layers(history[step], other, [random.integers(config.num_layers)])}
 
 
-def _with_layer(params, source, layer):
-  """A network with one layer of another."""
-  blocks = jax.tree.map(lambda a, b: np.concatenate([a[:layer], b[layer:layer + 1], a[layer + 1:]]),
-                        params['blocks'], source['blocks'])
-  return params | {'blocks': blocks}
+def _with_layers(params, source, layers):
+  """A network with some layers of another."""
+  def mixed(own, other):
+    own = own.copy()
+    own[layers] = other[layers]
+    return own
 
-
-def _with_shard(params, source):
-  """A network whose first shard, the embedding and two layers, is another's."""
-  params = params | {'embedding': source['embedding']}
-  return _with_layer(_with_layer(params, source, 0), source, 1)
+  return params | {'blocks': jax.tree.map(mixed, params['blocks'], source['blocks'])}
 
 
 def summarize(rows: list[dict]) -> list[dict]:
@@ -176,18 +202,17 @@ def display(row):
 
 def draw(summary):
   """How many of each kind are found, or suspected."""
-  *summary, _ = summary
-  figure = plotting.figure(7, 0.9 + 0.24 * len(summary))
+  kinds = summary[:-1]
+  figure = plotting.figure(7, 0.9 + 0.24 * len(kinds))
   ax = figure.subplots()
-  for i, row in enumerate(summary):
+  for row in kinds:
     count = row['suspected'] if row['is_sound'] else row['found']
-    bar = ax.barh(i, count / row['histories'], color=plotting.COLORS[int(row['is_sound'])],
-                  height=0.7)
+    bar = ax.barh(display(row)['history'], count / row['histories'], height=0.7,
+                  color=plotting.COLORS[int(row['is_sound'])])
     ax.bar_label(bar, [f'{count} of {row["histories"]}'], padding=2, fontsize='small')
-  ax.set_yticks(range(len(summary)), [display(row)['history'] for row in summary])
-  ax.set(xlim=(0, 1.15), ylim=(len(summary) - 0.5, -0.5),
+  ax.set(xlim=(0, 1.15), ylim=(len(kinds) - 0.5, -0.5),
          xlabel='share of histories with a fault that is found, or sound and suspected')
-  ax.axhline(sum(not row['is_sound'] for row in summary) - 0.5, color='black', linewidth=0.8)
+  ax.axhline(sum(not row['is_sound'] for row in kinds) - 0.5, color='black', linewidth=0.8)
   return figure
 
 
