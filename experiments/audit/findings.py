@@ -19,7 +19,7 @@ from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor, digest_of
 from bornbiased_jax.storage.huggingface.tensors import is_finite
 from bornbiased_jax.storage.layers import Layers
 
-from .trajectory import equal, finding, from_previous, listed, off_path
+from .trajectory import equal, finding, from_previous, listed, matrices, off_path
 
 # Weights are one network's if their typical tensor correlates so.
 CONTINUED = 0.5
@@ -78,7 +78,8 @@ def examine(history: Iterable[tuple[int, Callable[[], Checkpoint]]]) -> dict:
             for line in lines if line is not main]
   # It is not known which of equal steps has its place.
   on_path = set(main.steps).difference(*same)
-  found += off_path({step: each for step, each in tensors.items() if step in on_path})
+  if on_path:
+    found += off_path({step: each for step, each in tensors.items() if step in on_path})
   return {'findings': sorted(found, key=lambda each: each['steps']),
           'checkpoints': [{'step': step, 'digest': digests[step], 'from_previous': distance}
                           for step, distance in from_previous(tensors).items()]}
@@ -123,6 +124,6 @@ def _linked(a, b):
 
 def _correlation(a, b):
   """That of the entries of equal places, in the typical matrix."""
-  samples = [(each.sample, b[name].sample) for name, each in a.items() if len(each.shape) > 1]
+  samples = [(a[name].sample, b[name].sample) for name in matrices(a)]
   found = [np.corrcoef(*both)[0, 1] for both in samples if min(map(np.ptp, both)) > 0]
   return np.median(found) if found else 0.0
