@@ -45,8 +45,6 @@ from ..shared.results import header, make_directory
 from ..shared.settings import arguments
 from .findings import Checkpoint, examine, survey
 
-LEAST = 3
-
 
 class Settings(ExperimentSettings):
   history: list[str] = arguments('RUN_OR_FOLDER | MODEL@STEP ...')
@@ -82,9 +80,9 @@ def find(given: list[str]) -> dict[int, str]:
     if step in found:
       raise InputError(f'{found[step]} and {name} are both of step {step}; give one of them')
     found[step] = name
-  if len(found) < LEAST:
+  if len(found) < 3:
     raise InputError(f'{" ".join(given) or "no history"}: {len(found)} checkpoints, and at least '
-                     f'{LEAST} are needed; give a run, a folder of folders step_0, step_1000, …, '
+                     '3 are needed; give a run, a folder of folders step_0, step_1000, …, '
                      'or ORG/MODEL@step{0,1000,2000}')
   return dict(sorted(found.items()))
 
@@ -125,13 +123,12 @@ def draw(report: dict):
   """The distance of each step to the one before, and where something was found."""
   figure = plotting.figure(9, 3.6)
   ax = figure.subplots()
-  rows = report['checkpoints'][1:]
-  ax.plot([row['step'] for row in rows], [row['from_previous'] for row in rows], **plotting.DOTS)
+  figures.draw_steps(ax, report['checkpoints'], 'from_previous', **plotting.DOTS)
   for step in {step for each in report['findings'] for step in each['steps']}:
     ax.axvline(step, color=plotting.COLORS[1], alpha=0.25, linewidth=4)
-  # Early steps are often close to each other.
-  ax.set(xlabel='step, as the name claims (marked: something was found)', xscale='symlog',
-         ylabel='distance to the step before / norm', ylim=(0, None), title=summary(report))
+  figures.log_steps(ax, list(report['networks']))
+  ax.set(xlabel='step, as the name claims (marked: something was found)', ylim=(0, None),
+         ylabel='distance to the step before / norm', title=summary(report))
   return figure
 
 

@@ -14,7 +14,7 @@ from bornbiased_jax.storage import huggingface
 from directories import lay
 from experiments import pages
 from experiments.audit import __main__ as audit
-from experiments.audit import injections, trajectory
+from experiments.audit import findings, injections
 from experiments.shared.settings import resolve
 from experiments.shared.tables import markdown
 
@@ -94,12 +94,12 @@ def test_small_updates_that_16_bits_do_not_hold_are_no_repeat():
 def test_distances_of_points_on_a_line():
   line = np.arange(6.0)
   distances = lambda x: np.abs(x[:, None] - x) + 1e-12
-  assert trajectory.best_exchange(distances(line))[0] < 1 + 1e-9
+  assert findings.best_exchange(distances(line))[0] < 1 + 1e-9
   swapped = distances(line[[0, 1, 3, 2, 4, 5]])
-  assert trajectory.best_exchange(swapped) == (pytest.approx(5 / 3), 2, 3)
+  assert findings.best_exchange(swapped) == (pytest.approx(5 / 3), 2, 3)
   # The corner of an equilateral triangle, and a point nearer to the first of two others.
-  assert trajectory.detours(1 - np.eye(3)[None], 1) == pytest.approx(1)
-  assert trajectory.detours(distances(line[[0, 1, 4]])[None], 1) == pytest.approx(0.25)
+  assert findings.detours(1 - np.eye(3)[None], 1) == pytest.approx(1)
+  assert findings.detours(distances(line[[0, 1, 4]])[None], 1) == pytest.approx(0.25)
 
 
 def test_a_folder_is_audited(tmp_path, capsys):
