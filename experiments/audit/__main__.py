@@ -14,9 +14,9 @@ forms that experiments.seedprint takes, with a step in each name. It finds
 Tensors that do not change from the first checkpoint on, or until the last, are no faults; nor are
 those that small updates do not reach, and a step 1 that equals step 0. Checkpoints in fewer than
 16 bits, Lookahead's, and a tensor that stands still in the middle can be called faulty though they
-are sound. Not seen are shards of a step that is not in the history, the last two steps in the wrong
-order, a layer of another model in the first or the last step, and a history that was trained
-twice. experiments.audit.injections measures how often each fault is found.
+are sound. Not seen are shards of a step that is not in the history, the first two or the last two
+steps in the wrong order, a layer of another model in the first or the last step, and a history that
+was trained twice. experiments.audit.injections measures how often each fault is found.
 
 Each checkpoint is read once, one layer at a time where it is a Hugging Face model folder. Writes
 results.json, report.html, one page to send to others, and figure.png into OUTPUT_DIR

@@ -24,8 +24,8 @@ from bornbiased_jax.storage.layers import Layers
 Tensors = dict[str, Tensor]
 # Weights are one network's if their typical tensor correlates so.
 CONTINUED = 0.5
-# Two steps are out of order if, by this factor in the typical matrix, the way to them and from them
-# is longer than with each in the place of the other. In order it is at most 1.
+# Two steps are out of order if, by this factor in the typical matrix, the ways to and from each are
+# longer than with the other in its place. In order, one of the two factors is at most 1.
 EXCHANGED = 1.1
 # A matrix is from elsewhere if it is so many times farther from the steps before and after than
 # these are from each other, and than the typical matrix is. Sound histories have at most 0.8.
@@ -45,8 +45,8 @@ SENTENCES = {
     'repeat in part': '{Where} of {steps}: the same numbers, while other tensors went on.',
     'other origin': '{Steps}: of another origin than {others}. No test finds descent, and those of '
                     'units and of values could have found it.',
-    'order': '{Steps} are in the wrong order: the way to them and from them is {value:.2f} times '
-             'longer than with each in the place of the other.',
+    'order': '{Steps} are in the wrong order: the ways to and from each are at least {value:.2f} '
+             'times longer than with the other in its place.',
     'off the path': '{Steps} is {value:.1f} times farther from the steps before and after than '
                     'these are from each other.',
     'from elsewhere': '{Where} of {steps} is not of this place in the history: it lies {value:.1f} '
@@ -263,21 +263,19 @@ def from_elsewhere(steps: list[int], names: list[str], far_PNN: np.ndarray) -> l
 
 
 def best_exchange(far_NN: np.ndarray) -> tuple[float, int, int]:
-  """By which factor the exchange of two steps shortens the way to and from them, and which two.
+  """The two steps whose exchange makes the way through all steps shortest, after a factor.
 
-  Left out are the first two and the last two, as a last step that is an average looks exchanged,
-  and the first and the last, which look like their neighbours in a reversed history.
+  It is by which the ways to and from each of them become shorter at least.
   """
-  found, end = [(0.0, 0, 0)], len(far_NN) - 1
-  for i, j in itertools.combinations(range(end + 1), 2):
-    if (i, j) not in ((0, 1), (end - 1, end), (0, end)):
-      exchanged = np.arange(end + 1)
-      exchanged[[i, j]] = j, i
-      from_S = np.array([s for s in {i - 1, i, j - 1, j} if 0 <= s < end])
-      way = far_NN[from_S, from_S + 1].sum()
-      other = far_NN[exchanged[from_S], exchanged[from_S + 1]].sum()
-      found.append((way / other, i, j))
-  return max(found)
+  found, order = [], np.arange(len(far_NN))
+  way = lambda steps, place: sum(far_NN[steps[s], steps[s + 1]]
+                                 for s in (place - 1, place) if 0 <= s < len(order) - 1)
+  for i, j in itertools.combinations(order, 2):
+    exchanged = order.copy()
+    exchanged[[i, j]] = j, i
+    now, then = (np.array([way(steps, i), way(steps, j)]) for steps in (order, exchanged))
+    found.append((sum(now - then), min(now / then), i, j))
+  return max(found)[1:]
 
 
 def detours(far_PNN: np.ndarray, t: int) -> np.ndarray:
