@@ -24,8 +24,8 @@ from bornbiased_jax.storage.layers import Layers
 Tensors = dict[str, Tensor]
 # Weights are one network's if their typical tensor correlates so.
 CONTINUED = 0.5
-# Two steps are out of order if, by this factor in the typical matrix, the ways to and from each are
-# longer than with the other in its place. In order, one of the two factors is at most 1.
+# Two steps are out of order if, by this factor in the typical matrix, the earlier one is farther
+# from a step before both and nearer to one after both. Sound histories have at most 1.
 EXCHANGED = 1.1
 # A matrix is from elsewhere if it is so many times farther from the steps before and after than
 # these are from each other, and than the typical matrix is. Sound histories have at most 0.8.
@@ -45,8 +45,8 @@ SENTENCES = {
     'repeat in part': '{Where} of {steps}: the same numbers, while other tensors went on.',
     'other origin': '{Steps}: of another origin than {others}. No test finds descent, and those of '
                     'units and of values could have found it.',
-    'order': '{Steps} are in the wrong order: the ways to and from each are at least {value:.2f} '
-             'times longer than with the other in its place.',
+    'order': '{Steps} look exchanged: the way through all steps is shorter with each in the place '
+             'of the other, and three steps contradict their order by a factor of {value:.2f}.',
     'off the path': '{Steps} is {value:.1f} times farther from the steps before and after than '
                     'these are from each other.',
     'from elsewhere': '{Where} of {steps} is not of this place in the history: it lies {value:.1f} '
@@ -241,10 +241,10 @@ def _is_repeat(same, p, far_PNN):
 def out_of_order(steps: list[int], far_PNN: np.ndarray) -> list[dict]:
   """The two steps that look most exchanged, in the typical matrix."""
   size_PNN = np.median(far_PNN, axis=(1, 2), keepdims=True)
-  ratio, *places = best_exchange(np.median(far_PNN / size_PNN, axis=0))
-  if ratio <= EXCHANGED:
+  ratio, i, j = best_exchange(np.median(far_PNN / size_PNN, axis=0))
+  if ratio <= EXCHANGED or i == j:
     return []
-  return [finding('order', [steps[i] for i in places], value=ratio)]
+  return [finding('order', [steps[i], steps[j]], value=ratio)]
 
 
 def from_elsewhere(steps: list[int], names: list[str], far_PNN: np.ndarray) -> list[dict]:
@@ -263,19 +263,20 @@ def from_elsewhere(steps: list[int], names: list[str], far_PNN: np.ndarray) -> l
 
 
 def best_exchange(far_NN: np.ndarray) -> tuple[float, int, int]:
-  """The two steps whose exchange makes the way through all steps shortest, after a factor.
+  """By which factor steps look exchanged, and the exchange that makes the way through all shortest.
 
-  It is by which the ways to and from each of them become shorter at least.
+  The factor is the largest min(max_s d(s, i) / d(s, j), max_u d(j, u) / d(i, u)) of steps
+  s < i < j < u. If no exchange shortens the way, it is that of a step with itself.
   """
-  found, order = [], np.arange(len(far_NN))
-  way = lambda steps, place: sum(far_NN[steps[s], steps[s + 1]]
-                                 for s in (place - 1, place) if 0 <= s < len(order) - 1)
-  for i, j in itertools.combinations(order, 2):
+  ratios, lengths, order = [0.0], {}, np.arange(len(far_NN))
+  for i, j in itertools.combinations_with_replacement(order, 2):
+    if 0 < i and j < order[-1]:
+      before, after = far_NN[:i], far_NN[:, j + 1:]
+      ratios.append(min((before[:, i] / before[:, j]).max(), (after[j] / after[i]).max()))
     exchanged = order.copy()
     exchanged[[i, j]] = j, i
-    now, then = (np.array([way(steps, i), way(steps, j)]) for steps in (order, exchanged))
-    found.append((sum(now - then), min(now / then), i, j))
-  return max(found)[1:]
+    lengths[i, j] = far_NN[exchanged[:-1], exchanged[1:]].sum()
+  return max(ratios), *min(lengths, key=lengths.__getitem__)
 
 
 def detours(far_PNN: np.ndarray, t: int) -> np.ndarray:
