@@ -66,10 +66,7 @@ def write(report: dict, output_dir: Path) -> None:
 
 
 def find(given: list[str]) -> dict[int, str]:
-  """The models of a history by their steps, ascending.
-
-  `given` are a run, a folder with a folder for each step, or the models themselves.
-  """
+  """The models of a history, as the command takes it, by their steps, ascending."""
   found: dict[int, str] = {}
   for name in itertools.chain.from_iterable(map(expand, given)):
     step = step_of(name)
@@ -121,12 +118,15 @@ def text(report: dict) -> str:
 
 def draw(report: dict):
   """The distance of each step to the one before, and where something was found."""
+  steps = list(report['networks'])
+  far = {row['step']: row['from_previous'] for row in report['checkpoints']}
   figure = plotting.figure(9, 3.6)
   ax = figure.subplots()
-  figures.draw_steps(ax, report['checkpoints'], 'from_previous', **plotting.DOTS)
+  ax.plot([far.get(step) for step in steps], **plotting.DOTS)
   for step in {step for each in report['findings'] for step in each['steps']}:
-    ax.axvline(step, color=plotting.COLORS[1], alpha=0.25, linewidth=4)
-  figures.log_steps(ax, list(report['networks']))
+    ax.axvline(steps.index(step), color=plotting.COLORS[1], alpha=0.25, linewidth=4)
+  places = range(0, len(steps), 1 + len(steps) // 16)
+  ax.set_xticks(places, [str(steps[place]) for place in places], rotation=45)
   ax.set(xlabel='step, as the name claims (marked: something was found)', ylim=(0, None),
          ylabel='distance to the step before / norm', title=summary(report))
   return figure

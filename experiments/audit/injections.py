@@ -144,13 +144,14 @@ def changes(kind: str, random: np.random.Generator, config, seed: int, run=run) 
   history = run(config, seed)
   steps = list(history)
   first, last = sorted(random.choice(steps, 2, replace=False).tolist())
-  step, later = sorted(random.choice(steps[1:-1], 2, replace=False).tolist())
+  early, later = sorted(random.choice(steps[1:-1], 2, replace=False).tolist())
+  step = int(random.choice(steps[1:-1]))
   match kind:
     case 'whole repeat':
       return {first: history[last], last: history[last]}
     case 'shard of a later step':  # The first shard is the embedding and two layers.
-      mixed = _with_layers(history[step], history[later], [0, 1])
-      return {step: mixed | {'embedding': history[later]['embedding']}}
+      mixed = _with_layers(history[early], history[later], [0, 1])
+      return {early: mixed | {'embedding': history[later]['embedding']}}
     case 'another birth':
       return {0: jax.device_get(init_params(config, 1000 + seed))}
     case 'two steps swapped':
