@@ -64,7 +64,9 @@ def test_what_is_not_finite_or_of_another_shape_is_named_and_left_out():
 
 @pytest.mark.parametrize('dtype', [np.float16, jnp.bfloat16])
 def test_a_sound_history_is_not_suspected(dtype):
-  assert examined({step: rounded(each, dtype) for step, each in walk(CONFIG, 1).items()}) == []
+  steps = {step: rounded(each, dtype) for step, each in walk(CONFIG, 1).items()}
+  mean = jax.tree.map(lambda *each: np.mean(each, axis=0), *list(steps.values())[-4:])
+  assert examined(steps) == examined(steps | {360: mean}) == []
 
 
 def test_a_warm_up_may_begin_with_the_same_network_twice():
@@ -81,7 +83,6 @@ def test_what_is_frozen_at_first_or_at_the_end_is_no_repeat(held):
 
 
 def test_small_updates_that_16_bits_do_not_hold_are_no_repeat():
-  """A matrix that stays between two steps in the middle, where the others hardly move."""
   steps = {step: rounded(each) for step, each in walk(CONFIG, 3).items()}
   same = {'embedding': steps[160]['embedding']}
   hardly = rounded(jax.tree.map(lambda x: x * (1 + 2e-3), walk(CONFIG, 3)[160])) | same
