@@ -25,7 +25,7 @@ class Ensemble(NamedTuple):
   """A family of random networks, one for each seed.
 
   Attributes:
-    config: what a probe needs to know: vocab_size, width and embedding_std.
+    config: what a probe needs to know: vocab_size, width and embedding_std; hashable.
     draw: a function from a seed to the parameters of its network; None if these are given.
     read: a function (params, inputs, names) → dict of intermediates by name.
   """
@@ -87,6 +87,8 @@ def batch_size_of(config: Any, probe: Probe, backend: str | None = None) -> int:
                             num_heads=getattr(config, 'num_heads', 0))
 
 
+# Those that measured last are kept: other seeds are measured without compiling again.
+@functools.lru_cache(maxsize=8)
 def programs(ensemble: Ensemble, statistic: Statistic, probe: Probe,
              readout: Callable | None = None, mesh: Mesh | None = None
              ) -> tuple[Callable, Callable, Callable, Callable]:
@@ -154,10 +156,16 @@ def check_adds_up(ensemble: Ensemble, statistic: Statistic, probe: Probe, drawn:
   one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), drawn)
   of_many = jax.eval_shape(functools.partial(
       _read_one, ensemble, statistic, probe, first=0, size=_MANY), one)
+  _check_adds_up(statistic, tuple(of_many.items()))
+
+
+# A statistic is tried once for all networks whose intermediates have the same shapes.
+@functools.lru_cache(maxsize=64)
+def _check_adds_up(statistic, of_many):
   rng = np.random.default_rng(0)
   halves: tuple[dict, dict] = ({}, {})
   whole: dict[str, np.ndarray] = {}
-  for name, many in of_many.items():
+  for name, many in of_many:
     is_batch = np.array(many.shape) % _MANY == 0
     shape = np.where(is_batch, np.array(many.shape) // _MANY, many.shape)
     for half in halves:

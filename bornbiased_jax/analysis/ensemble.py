@@ -33,13 +33,14 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Ensem
     2048
   """
   check_kind(config, ModelConfig, 'a ModelConfig')
-  return Ensemble(config, _draw_of(config, embedding_seed), functools.partial(read, config))
+  return _transformer(config, embedding_seed)
 
 
+# One ensemble for equal arguments, so that what draws and reads its networks is compiled once.
 @functools.cache
-def _draw_of(config, embedding_seed):
-  """One function per ensemble, so that it is compiled once whatever its networks read."""
-  return lambda seed: draw_params(config, seed, embedding_seed)
+def _transformer(config, embedding_seed):
+  return Ensemble(config, lambda seed: draw_params(config, seed, embedding_seed),
+                  functools.partial(read, config))
 
 
 def measure(ensemble: Ensemble | Iterable[tuple[ModelConfig, Any]], statistic: Statistic,

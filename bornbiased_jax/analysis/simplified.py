@@ -8,6 +8,7 @@ transformer has it, with its weights, but without residual stream and norm, is `
 """
 
 import dataclasses
+import functools
 
 from flax import linen as nn
 import jax
@@ -160,7 +161,8 @@ def bare_attention(config: ModelConfig) -> Ensemble:
   return transformer(config)._replace(read=read)
 
 
+@functools.cache
 def stack(config: StackConfig) -> Ensemble:
   """Random stacks as a family of networks for `ensemble.measure`, to read Gaussian probes."""
-  return Ensemble(config, lambda seed: draw_stack(config, seed),
-                 lambda params, inputs, names: read_stack(config, params, inputs, names))
+  return Ensemble(config, functools.partial(draw_stack, config),
+                  functools.partial(read_stack, config))

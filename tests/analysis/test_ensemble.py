@@ -190,7 +190,15 @@ def test_networks_are_drawn_by_one_program_whatever_they_read():
     probe = dataclasses.replace(PROBE, length=length)
     list(ensemble.measure(network, preference.predictions(V), probe, SEEDS, chunk_size=4))
   assert len(draws) == 1
-  assert ensemble.transformer(CONFIG).draw is ensemble.transformer(CONFIG).draw
+
+
+def test_other_seeds_are_measured_by_the_same_programs():
+  assert ensemble.transformer(CONFIG) is ensemble.transformer(CONFIG)
+  reads = []
+  network, statistic = bag_of_words(reads), preference.predictions(V)
+  for seeds in (range(4), range(4, 8)):
+    list(ensemble.measure(network, statistic, PROBE, seeds, chunk_size=4, batch_size=12))
+  assert reads.count((12, T)) == 1
 
 
 def test_two_chunks_are_never_held(monkeypatch):
