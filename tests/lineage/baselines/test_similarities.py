@@ -13,7 +13,7 @@ from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import similarities as baselines
 from experiments.transforms import preserving
-from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, random_networks
+from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, altered, random_networks
 
 
 def pair(config):
@@ -184,6 +184,6 @@ def test_what_is_constant_has_no_similarity():
 def test_ics_is_invariant_to_permutations():
   params, = random_networks(LLAMA, 1)
   for change in (preserving.permute_units, preserving.permute_heads, preserving.permute_channels):
-    changed = change(LLAMA, params, jax.random.key(0))[1]
+    _, changed = altered(change, LLAMA, params, jax.random.key(0))
     assert baselines.ics(params, changed) == pytest.approx(1, abs=1e-4)
     assert baselines.ics(params, changed, jnp.arange(70)) == pytest.approx(1, abs=1e-4)

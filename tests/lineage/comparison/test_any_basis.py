@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.layouts import UNITS
 from experiments.transforms import preserving
-from small_networks import DEEP, DEEP_GPT2, trained
+from small_networks import DEEP, DEEP_GPT2, altered, trained
 from small_signatures import PROBE, noise, of_seed, random_features
 
 NAMES = 'hidden states, any basis', 'units, any order'
@@ -23,7 +23,7 @@ def test_a_copy_of_which_all_was_changed_is_alike_and_unrelated_networks_are_not
   network = DEEP, trained(DEEP, 1)
   for change in (preserving.permute_units, preserving.mix_values, preserving.permute_heads,
                  preserving.rotate_channels):
-    network = change(*network, jax.random.key(3))
+    network = altered(change, *network, jax.random.key(3))
   base = of_seed(DEEP, 1)
   suspect = signature.of_network(*network, PROBE)
   report = verdict.compare(base, suspect)
