@@ -117,12 +117,6 @@ def test_live_a_tied_model_by_save_model(transformers, tmp_path):
   assert_same(tmp_path, 'qwen3_tied')
 
 
-def test_symlinks_as_in_the_cache_of_the_hub(tmp_path):
-  for file in (GOLDENS / 'llama_tied_sharded').iterdir():
-    (tmp_path / file.name).symlink_to(file)
-  assert_same(tmp_path, 'llama_tied_sharded')
-
-
 def test_config_before_transformers_5(copy):
   path = copy('qwen2_bf16')
   edit_config(path, rope_parameters=..., rope_theta=1e6, rope_scaling=None, layer_types=...,
