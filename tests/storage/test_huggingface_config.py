@@ -211,7 +211,6 @@ REFUSED = [
     ('olmo3', dict(rope_theta=1e4)),
     ('llama', dict(rope_local_base_freq=10)),
     ('phi3', dict(rope_scaling=dict(type='longrope', long_factor=[1.0], short_factor=[1.0]))),
-    ('phi3', dict(rope_scaling=dict(type='su'))),
     ('phi3', dict(rope_parameters=dict(rope_type='yarn', factor=2.0))),
     ('phi3', dict(partial_rotary_factor=0.5, rope_parameters=dict(partial_rotary_factor=0.25))),
     ('olmo2', dict(partial_rotary_factor=0.5)),
