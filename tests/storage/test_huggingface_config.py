@@ -195,6 +195,10 @@ REFUSED = [
     ('gemma3_text', dict(sliding_window_pattern=0)),
     ('gemma3_text', dict(sliding_window_pattern=2, layer_types=MIXED)),
     ('gemma3_text', dict(num_hidden_layers=2**31 - 1)),
+    # Experts.
+    ('qwen2_moe', dict(mlp_only_layers=[1])), ('qwen3_moe', dict(decoder_sparse_step=2)),
+    ('qwen2_moe', dict(use_sliding_window=True)), ('olmoe', dict(clip_qkv=8.0)),
+    ('mixtral', dict(num_local_experts=1)), ('mixtral', dict(num_experts_per_tok=9)),
     # Settings of RoPE.
     ('gpt_neox', dict(rope_theta=500)), ('gpt_neox', dict(partial_rotary_factor=0.5)),
     ('gpt_neox', dict(head_dim=4)),
