@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_huggingface_experts import MODELS as EXPERTS
-from test_huggingface_experts import SIZES as EXPERTS_SIZES
+from test_huggingface import MIXTURES, SIZES
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
@@ -89,7 +88,7 @@ def entries(family, transformers):
   kind = family if family in make_goldens.MODELS else {
       'llama': 'llama_tied_sharded', 'mistral': 'mistral_window', 'qwen2': 'qwen2_window',
       'qwen3': 'qwen3_tied', 'gemma3_text': 'gemma3_bf16'}.get(family)
-  given = make_goldens.MODELS[kind][1] if kind else EXPERTS_SIZES | EXPERTS[family]
+  given = make_goldens.MODELS[kind][1] if kind else SIZES | MIXTURES[family]
   found = transformers.AutoConfig.for_model(family, **given).to_diff_dict()
   return {name: value for name, value in found.items() if name != 'transformers_version'}
 

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_huggingface_experts import MODELS as MIXTURES
-from test_huggingface_experts import SIZES
+from test_huggingface import made
 
 from bornbiased_jax import configs, lineage, models, storage
 from bornbiased_jax.errors import InputError
@@ -32,50 +31,7 @@ NAMES = {
     f'blocks/{ours}/{leaf}': f'block_{{}}/{theirs}/{leaf}'
     for ours, theirs in dict(attention_norm='norm_1', mlp_norm='norm_2').items()
     for leaf in ('scale', 'bias')}
-FAMILIES = {name: model[:3] for name, model in make_goldens.MODELS.items()} | {
-    name: (name, SIZES | model, 'float32') for name, model in MIXTURES.items()}
-
-
 # Of transformers
-
-
-def made(transformers, name):
-  """A model of PyTorch with random parameters."""
-  import torch
-  model_type, config, dtype = FAMILIES[name]
-  model = transformers.AutoModelForCausalLM.from_config(
-      transformers.AutoConfig.for_model(model_type, **config), attn_implementation='eager')
-  make_goldens.randomize(model, 3)
-  return model.to(getattr(torch, dtype)).eval()
-
-
-def logits_of(model, ids):
-  import torch
-  with torch.no_grad():
-    return model.float()(torch.from_numpy(ids)).logits.numpy()
-
-
-@pytest.mark.parametrize('name', FAMILIES)
-def test_a_model_is_what_its_saved_folder_is(name, transformers, tmp_path):
-  model, ids = made(transformers, name), np.random.default_rng(0).integers(96, size=(2, 24))
-  model.save_pretrained(tmp_path)
-  loaded = huggingface.load(tmp_path)
-  assert_equal(huggingface.from_transformers(model), loaded)
-  assert_equal(huggingface.from_state_dict(tmp_path, model.state_dict()), loaded)
-  assert_equal(huggingface.from_state_dict(loaded[0], model.state_dict()), loaded)
-  assert_close(logits(*huggingface.from_transformers(model), ids),
-               make_goldens.logits(tmp_path, ids))
-
-
-@pytest.mark.parametrize('name', ['gpt2', 'gpt_neox', 'qwen3_tied', 'olmo2', 'gemma2', 'phi3',
-                                  'llama_tied_sharded', 'mixtral'])
-def test_a_model_as_it_was_initialized(name, transformers):
-  model_type, config, _ = FAMILIES[name]
-  model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(
-      model_type, **config), attn_implementation='eager').eval()
-  ids = np.random.default_rng(0).integers(96, size=(2, 24))
-  found = logits(*huggingface.from_transformers(model), ids)
-  np.testing.assert_allclose(found, logits_of(model, ids), rtol=0, atol=1e-5)
 
 
 def test_token_ids_may_be_tensors_of_torch():
