@@ -14,6 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import similarities as baselines
 from experiments.transforms import preserving
 from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, altered, random_networks
+from textbook import gram_hsic
 
 
 def pair(config):
@@ -95,17 +96,6 @@ def test_pcs_of_independent_networks_is_not_zero(scheme, published):
   config = configs.get('tiny_gpt2', init_scheme=scheme)
   drawn = baselines.pcs(*random_networks(config, 2))
   assert drawn == pytest.approx(theory.independent_pcs(config), abs=0.005)
-
-
-def gram_hsic(a, b, unbiased):
-  """HSIC from Gram matrices, as Song et al. (2012) define it."""
-  k, m, n = a @ a.T, b @ b.T, len(a)
-  if not unbiased:
-    centre = np.eye(n) - 1 / n
-    return np.trace(k @ centre @ m @ centre)
-  k, m, one = k - np.diag(np.diag(k)), m - np.diag(np.diag(m)), np.ones(n)
-  return (np.trace(k @ m) + one @ k @ one * (one @ m @ one) / ((n - 1) * (n - 2))
-          - 2 / (n - 2) * one @ k @ m @ one) / (n * (n - 3))
 
 
 @pytest.mark.parametrize('unbiased', [False, True])
