@@ -1,6 +1,7 @@
 """Broken and hostile directories of `transformers` are refused in one line that says why."""
 
 import json
+import pickle
 import random
 import resource
 import struct
@@ -52,6 +53,11 @@ def _safetensors(header, data=b''):
   return _write(_WEIGHTS, struct.pack('<Q', len(header)) + header + data)
 
 
+def _pickled(path):
+  (path / _WEIGHTS).unlink()
+  (path / 'pytorch_model.bin').write_bytes(pickle.dumps({}))
+
+
 # What git leaves in place of a large file that it has not fetched.
 POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n'
 _F32 = dict(dtype='F32', shape=[1], data_offsets=[0, 4])
@@ -77,6 +83,7 @@ BROKEN = {
     'rope_theta_tiny': (_config(rope_parameters=dict(rope_theta=1e-40)), _JSON),
     'rope_nested': (_config(rope_parameters=dict(full_attention=dict(rope_theta=1e6))), _JSON),
     'no_weights': (_remove(_WEIGHTS), ''),
+    'pickle': (_pickled, 'pytorch_model.bin'),
     'header_offsets': (_safetensors(dict(a=dict(_F32, data_offsets=[0, 8])), b'8' * 8), _WEIGHTS),
     'header_overflow': (_safetensors(dict(a=dict(_F32, shape=[2**40, 2**40]))), _WEIGHTS),
     'tensor_missing': (_tensors(mlp__up_proj__weight=None), ''),
