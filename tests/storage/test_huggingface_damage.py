@@ -61,8 +61,8 @@ def _pickled(path):
 # What git leaves in place of a large file that it has not fetched.
 POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n'
 _F32 = dict(dtype='F32', shape=[1], data_offsets=[0, 4])
-# How the golden directory 'qwen3_tied' is broken, as random damage hardly would, and the file that
-# the message names.
+# How the golden directory 'qwen3_tied' is broken, as random damage hardly would, and the file or
+# words that the message has.
 BROKEN = {
     'config_deep': (_write(_JSON, '[' * 100_000), _JSON),
     'field_missing': (_config(hidden_size=...), _JSON),
@@ -89,8 +89,8 @@ BROKEN = {
     'tensor_missing': (_tensors(mlp__up_proj__weight=None), ''),
     'tensor_shape': (_tensors(mlp__up_proj__weight=np.ones((32, 48), np.float32)), _WEIGHTS),
     'tensor_double': (_tensors(mlp__up_proj__weight=np.ones((48, 32))), _WEIGHTS),
-    'pointer': (_write(_WEIGHTS, POINTER), _WEIGHTS),
-    'config_pointer': (_write(_JSON, POINTER), _JSON),
+    'pointer': (_write(_WEIGHTS, POINTER), 'is a pointer of Git LFS'),
+    'config_pointer': (_write(_JSON, POINTER), 'is a pointer of Git LFS'),
     'tensor_nan': (_tensors(mlp__up_proj__weight=np.full((48, 32), np.nan, np.float32)), _WEIGHTS),
     'tensor_unknown': (_tensors(self_attn__q_proj__bias=np.ones(64, np.float32)), _WEIGHTS),
     'tensor_twice': (lambda path: edit_tensors(path, lambda tensors: tensors.update(
