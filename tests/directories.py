@@ -28,11 +28,15 @@ def assert_close(given, wanted):
   np.testing.assert_allclose(given, wanted, rtol=0, atol=TOLERANCE)
 
 
-def assert_same(path, golden):
-  config, params = huggingface.load(path)
-  wanted_config, wanted = huggingface.load(GOLDENS / golden)
-  assert config == wanted_config
-  jax.tree.map(np.testing.assert_array_equal, params, wanted)
+def assert_equal(given, wanted):
+  """Two networks, each as (config, params), are the same to the bit."""
+  assert given[0] == wanted[0]
+  jax.tree.map(np.testing.assert_array_equal, given[1], wanted[1])
+
+
+def assert_same(path, other):
+  """A path has the network of another one, or of a golden directory."""
+  assert_equal(huggingface.load(path), huggingface.load(GOLDENS / other))
 
 
 def line_of(error, path):

@@ -11,7 +11,7 @@ def lay(cache, repo, source, names=None, commit=COMMIT, branch='main'):
   snapshot = folder / 'snapshots' / commit
   snapshot.mkdir(parents=True)
   for name in names or [path.name for path in source.iterdir()]:
-    (snapshot / name).write_bytes((source / name).read_bytes())
+    (snapshot / name).symlink_to(source / name)
   (folder / 'refs').mkdir()
   (folder / 'refs' / branch).write_text(commit)
   return snapshot

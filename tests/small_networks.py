@@ -129,6 +129,19 @@ def _random_network(config, numbers):
   return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 
+def altered(change, config, params, *given):
+  """What a change of `experiments.transforms` makes of a network, compiled as one program."""
+  made = []
+
+  def change_params(params, *given):
+    config_made, changed = change(config, params, *given)
+    made.append(config_made)
+    return changed
+
+  changed = jax.jit(change_params)(params, *given)
+  return made[0], changed
+
+
 def last_cosines(config, networks, ids_NT):
   """Mean cosine between the last positions of sequences after each layer, [networks, L]."""
   return np.array([mean_cosines(np.asarray(read(config, params, ids_NT, 'residual_last')[

@@ -1,4 +1,4 @@
-"""The forward pass as textbooks define it, and small networks to compare it with ours."""
+"""The forward pass and HSIC as textbooks define them, and small networks to compare with ours."""
 
 import dataclasses
 import functools
@@ -205,3 +205,14 @@ def mlp(config, block, x_TD, out):
   hidden = activation(linear(block['gate'], x_TD)) * up if config.gated_mlp else activation(up)
   out |= {'mlp_input': x_TD, 'mlp_hidden': hidden}
   return linear(block['down'], hidden)
+
+
+def gram_hsic(a, b, unbiased):
+  """HSIC from Gram matrices, as Song et al. (2012) define it."""
+  k, m, n = a @ a.T, b @ b.T, len(a)
+  if not unbiased:
+    centre = np.eye(n) - 1 / n
+    return np.trace(k @ centre @ m @ centre)
+  k, m, one = k - np.diag(np.diag(k)), m - np.diag(np.diag(m)), np.ones(n)
+  return (np.trace(k @ m) + one @ k @ one * (one @ m @ one) / ((n - 1) * (n - 2))
+          - 2 / (n - 2) * one @ k @ m @ one) / (n * (n - 3))

@@ -103,8 +103,6 @@ def test_a_tfds_dataset(prepared, tmp_path):
 @pytest.mark.parametrize('spec, message', [
     ('tfds:none_such',
      "no prepared data set 'none_such': give a folder with dataset_info.json, or NAME"),
-    ('tfds:', "no prepared data set ''"),
-    ('tfds:/none/such', "no prepared data set '/none/such'"),
     ('tfds:tiny_text:9.9.9', "no prepared data set 'tiny_text:9.9.9'"),
     ('tfds:tiny_text:test', "tiny_text/1.0.0 has no split 'test', but train, validation"),
     ('tfds:tiny_text:validation', 'tiny_text/1.0.0:validation, example 0: not UTF-8 text'),
@@ -135,10 +133,9 @@ def test_each_window_once_an_epoch():
 
 def test_a_batch_depends_on_nothing_but_its_step(tmp_path):
   tokens = np.random.default_rng(0).integers(0, 60_000, 1000).astype(np.uint16)
-  forward = [windows.batch(tokens, 3, step, 8, 10) for step in range(40)]
-  windows._order.cache_clear()
+  forward = [windows.batch(tokens, 3, step, 8, 10) for step in range(60)]
   mapped = np.memmap(store(tmp_path / 'a.bin', tokens.tobytes()), np.uint16, 'r')
-  for step in reversed(range(40)):
+  for step in reversed(range(60)):
     alone = windows.batch(mapped, 3, step, 8, 10)
     np.testing.assert_array_equal(alone, forward[step])
     assert type(alone) is np.ndarray
@@ -169,7 +166,8 @@ def philox4x64(counter, key):
 def test_the_order_is_that_of_philox(seed, epoch):
   """This Philox follows its paper, so that a data seed keeps its order whatever numpy becomes."""
   bits = [word for block in range(1, 6) for word in philox4x64([block, 0, 0, 0], [seed, epoch])]
-  assert windows._order(seed, epoch, 20).tolist() == sorted(range(20), key=bits.__getitem__)
+  order = windows.batch(np.arange(21), seed, epoch, 20, 1)[:, 0].tolist()
+  assert order == sorted(range(20), key=bits.__getitem__)
 
 
 def test_windows_for_validation():
@@ -214,12 +212,10 @@ def test_the_command(paths, tmp_path):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    ((), '--input: is missing'), (('--input=tinyshakespeare',), '--output_dir: is missing'),
     (('--input=none.txt', '--output_dir=out'), "--input: no text 'none.txt'"),
     (('--input=tinyshakespeare,tinyshakespeare', '--output_dir=out'), "--input: 'tinyshakespeare,"),
     (('--input=tinyshakespeare', '--output_dir=out', '--tokenizer=words'),
      "--tokenizer: no tokenizer 'words'"),
-    (('a.txt',), "'a.txt' is not a flag"),
 ])
 def test_a_mistaken_command_is_one_line_and_exit_code_2(arguments, message, tmp_path):
   code, _, said = two_hosts.run_here('tokenize_text', *(

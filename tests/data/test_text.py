@@ -100,8 +100,6 @@ def test_a_mistake_in_a_text_is_one_line(name, content, message, tmp_path):
 
 @pytest.mark.parametrize('damage, message', [
     (lambda content: content[:-20], 'a.txt.xz is cut short; copy it again'),
-    (lambda content: b'', 'a.txt.xz is cut short'),
-    (lambda content: b'plain text', 'a.txt.xz is not an .xz file'),
     (lambda content: content[:99] + bytes(9) + content[108:],
      'a.txt.xz is not an .xz file, or damaged'),
 ])

@@ -149,16 +149,12 @@ def write(folder, name, content):
 
 @pytest.mark.parametrize('make, message', [
     (lambda folder: 'words', "no tokenizer 'words': give 'bytes', a tokenizer.json"),
-    (lambda folder: 'a,b,c', 'no tokenizer'),
-    (lambda folder: str(folder / 'none.json'), 'cannot read .*none.json'),
     (lambda folder: str(folder), 'has no tokenizer that can be read'),
     (lambda folder: str(folder / 'none.model'),
      'cannot read .*none.model: No such file'),
-    (lambda folder: write(folder, 'a.model', b''), 'a.model is not a SentencePiece model'),
     (lambda folder: write(folder, 'a.model', b'junk'), 'a.model is not a SentencePiece model'),
     (lambda folder: f'{write(folder, "encoder.json.xz", lzma.compress(b"{}")[:-5])},b',
      'encoder.json.xz is cut short'),
-    (lambda folder: f'{write(folder, "encoder.json.xz", b"{}")},b', 'not an .xz file, or damaged'),
 ])
 def test_a_mistake_is_one_line(make, message, tmp_path):
   pytest.importorskip('sentencepiece')

@@ -14,7 +14,7 @@ from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from experiments.transforms import lossy, preserving
-from small_networks import DEEP, DEEP_GPT2, trained
+from small_networks import DEEP, DEEP_GPT2, altered, trained
 from small_signatures import PROBE, of_seed, random_signature, unit
 
 random = functools.cache(functools.partial(random_signature, DEEP))
@@ -152,7 +152,8 @@ def noisy(config):
     (DEEP, functools.partial(lossy.remove_units, strength=0.25)),
     (DEEP_GPT2, preserving.permute_channels)])
 def test_descendants_are_related(config, change):
-  suspect = signature.of_network(*change(*noisy(config), jax.random.key(7)), PROBE)
+  changed = altered(change, *noisy(config), jax.random.key(7))
+  suspect = signature.of_network(*changed, PROBE)
   assert verdict.compare(of_seed(config, 1), suspect)['verdict'] == 'related'
 
 

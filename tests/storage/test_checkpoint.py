@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 from absl import logging as absl_logging
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,8 +32,12 @@ RECIPE = Recipe(**tiny_runs.RECIPE)
 METADATA = checkpoint.as_metadata(config=tiny_runs.CONFIG, recipe=RECIPE, seed=3)
 
 
-_init = jax.jit(functools.partial(init_state, tiny_runs.CONFIG, RECIPE))
-state_of = functools.lru_cache(_init)
+@functools.cache
+def state_of(seed):
+  """A state whose numbers are drawn in numpy, where nothing is compiled."""
+  shapes = jax.eval_shape(functools.partial(init_state, tiny_runs.CONFIG, RECIPE), seed)
+  normal = np.random.default_rng(seed).standard_normal
+  return jax.tree.map(lambda leaf: jnp.asarray(normal(leaf.shape).astype(leaf.dtype)), shapes)
 
 
 @pytest.fixture(scope='module')

@@ -4,18 +4,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_huggingface_experts import MODELS as EXPERTS
-from test_huggingface_experts import SIZES as EXPERTS_SIZES
+from test_huggingface import MIXTURES, SIZES
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface.config import parse_config
 from bornbiased_jax.storage.huggingface.families import FAMILIES
-from directories import assert_these_are_refused, minimal_config, refusal, write_config
+from directories import (
+  assert_same,
+  assert_these_are_refused,
+  edit_config,
+  minimal_config,
+  refusal,
+  write_config,
+)
 import make_goldens
+from small_networks import logits
 
-# What people have published: entries of config.json of SmolLM2-135M, TinyLlama-1.1B and
-# gemma-3-1b-it, with their sizes.
+# What people have published: entries of config.json of SmolLM2-135M and gemma-3-1b-it.
 PUBLISHED = {
     'smollm2': dict(
         architectures=['LlamaForCausalLM'], attention_bias=False, attention_dropout=0.0,
@@ -25,13 +31,6 @@ PUBLISHED = {
         num_hidden_layers=30, num_key_value_heads=3, pretraining_tp=1, rms_norm_eps=1e-05,
         rope_interleaved=False, rope_scaling=None, rope_theta=100000, tie_word_embeddings=True,
         torch_dtype='bfloat16', transformers_version='4.40.1', use_cache=True, vocab_size=49152),
-    'tinyllama': dict(
-        architectures=['LlamaForCausalLM'], bos_token_id=1, eos_token_id=2, hidden_act='silu',
-        hidden_size=2048, initializer_range=0.02, intermediate_size=5632,
-        max_position_embeddings=2048, model_type='llama', num_attention_heads=32,
-        num_hidden_layers=22, num_key_value_heads=4, rms_norm_eps=1e-05, rope_scaling=None,
-        tie_word_embeddings=False, torch_dtype='float32', transformers_version='4.31.0.dev0',
-        use_cache=True, vocab_size=32000),
     'gemma3': dict(
         architectures=['Gemma3ForCausalLM'], attention_bias=False, attention_dropout=0.0,
         attn_logit_softcapping=None, bos_token_id=2, cache_implementation='hybrid',
@@ -51,9 +50,8 @@ def test_published_models_are_read(tmp_path):
   for name, stored in PUBLISHED.items():
     write_config(tmp_path, stored)
     configs[name] = huggingface.load_config(tmp_path)
-  smollm, tiny, gemma = configs['smollm2'], configs['tinyllama'], configs['gemma3']
+  smollm, gemma = configs['smollm2'], configs['gemma3']
   assert (smollm.head_size, smollm.num_kv_heads, smollm.rope_theta) == (64, 3, 1e5)
-  assert (tiny.head_size, tiny.num_kv_heads, tiny.tied_head) == (64, 4, False)
   assert gemma.windows == ((512,) * 5 + (None,)) * 4 + (512, 512) and gemma.tied_head
   assert (gemma.rope_theta, gemma.window_rope_theta, gemma.score_divisor) == (1e6, 1e4, None)
 
@@ -90,7 +88,7 @@ def entries(family, transformers):
   kind = family if family in make_goldens.MODELS else {
       'llama': 'llama_tied_sharded', 'mistral': 'mistral_window', 'qwen2': 'qwen2_window',
       'qwen3': 'qwen3_tied', 'gemma3_text': 'gemma3_bf16'}.get(family)
-  given = make_goldens.MODELS[kind][1] if kind else EXPERTS_SIZES | EXPERTS[family]
+  given = make_goldens.MODELS[kind][1] if kind else SIZES | MIXTURES[family]
   found = transformers.AutoConfig.for_model(family, **given).to_diff_dict()
   return {name: value for name, value in found.items() if name != 'transformers_version'}
 
@@ -166,6 +164,7 @@ def test_windows_are_those_of_transformers(family, entries, transformers, tmp_pa
   assert (config.windows or (None,) * 7) == expected
 
 
+LINEAR = dict(rope_type='linear', factor=2.0)
 REFUSED = [
     ('gemma2', dict(use_bidirectional_attention=True)),
     ('gemma3_text', dict(use_bidirectional_attention='no')),
@@ -195,6 +194,29 @@ REFUSED = [
     ('gemma3_text', dict(sliding_window_pattern=0)),
     ('gemma3_text', dict(sliding_window_pattern=2, layer_types=MIXED)),
     ('gemma3_text', dict(num_hidden_layers=2**31 - 1)),
+    # Experts.
+    ('qwen2_moe', dict(mlp_only_layers=[1])), ('qwen3_moe', dict(decoder_sparse_step=2)),
+    ('qwen2_moe', dict(use_sliding_window=True)), ('olmoe', dict(clip_qkv=8.0)),
+    ('mixtral', dict(num_local_experts=1)), ('mixtral', dict(num_experts_per_tok=9)),
+    # Settings of RoPE.
+    ('gpt_neox', dict(rope_theta=500)), ('gpt_neox', dict(partial_rotary_factor=0.5)),
+    ('gpt_neox', dict(head_dim=4)),
+    ('gemma3_text', dict(rope_parameters=dict(rope_type='default', rope_theta=1e6))),
+    ('gemma3_text', dict(rope_parameters=dict(sliding_attention=LINEAR))),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=LINEAR), rope_scaling=dict(LINEAR,
+        factor=3.0))),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=dict(rope_theta=1e5)),
+        rope_theta=1e6)),
+    ('gemma3_text', dict(rope_scaling=dict(type='linear', factor=8.0))),
+    ('olmo3', dict(rope_scaling=dict(LINEAR), original_max_position_embeddings=64)),
+    ('gemma3_text', dict(rope_local_base_freq='x')),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=[1]))),
+    ('olmo3', dict(rope_theta=1e4)),
+    ('llama', dict(rope_local_base_freq=10)),
+    ('phi3', dict(rope_scaling=dict(type='longrope', long_factor=[1.0], short_factor=[1.0]))),
+    ('phi3', dict(rope_parameters=dict(rope_type='yarn', factor=2.0))),
+    ('phi3', dict(partial_rotary_factor=0.5, rope_parameters=dict(partial_rotary_factor=0.25))),
+    ('olmo2', dict(partial_rotary_factor=0.5)),
 ]
 
 
@@ -210,16 +232,13 @@ def test_other_families_are_refused_by_name(name, tmp_path):
   assert f'model_type={name!r}' in message and all(family in message for family in FAMILIES)
 
 
-@pytest.mark.parametrize('family', FAMILIES)
-def test_what_no_family_may_have_is_refused(family, tmp_path):
-  sizes = dict(n_embd=32, n_layer=3, n_head=4, n_positions=256, layer_norm_epsilon=1e-5,
-               activation_function='gelu') if family == 'gpt2' else {}
-  stored = minimal_config(family, is_causal=True, transformers_weights=None, per_layer_config=None)
+def test_what_no_family_may_have_is_refused(tmp_path):
+  stored = minimal_config('llama', is_causal=True, transformers_weights=None, per_layer_config=None)
   # With the last two the same files would be another network.
   for entries in (dict(is_causal=False), dict(is_causal=None),
                   dict(transformers_weights='other.safetensors'),
                   dict(per_layer_config={'1': {'length': 3}})):
-    assert_these_are_refused(tmp_path, stored | sizes, entries)
+    assert_these_are_refused(tmp_path, stored, entries)
 
 
 def test_names_of_gpt2_that_all_families_share_go_first(transformers, tmp_path):
@@ -239,9 +258,91 @@ def test_the_letters_of_an_architecture_may_be_large_or_small(tmp_path):
   assert huggingface.load_config(tmp_path).num_layers == 3
 
 
-@pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
-def test_bounds_may_be_absent(family, tmp_path):
-  write_config(tmp_path, minimal_config(family) | dict(
-      attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=None))
+# RoPE means what every version of `transformers` means by it, wherever config.json says it.
+
+
+def test_scaled_rope_before_transformers_5(copy):
+  path = copy('llama3_scaled')
+  scaling = dict(type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                 original_max_position_embeddings=32)
+  edit_config(path, rope_parameters=..., rope_theta=500.0, rope_scaling=scaling)
+  assert_same(path, 'llama3_scaled')
+  del scaling['original_max_position_embeddings']
+  edit_config(path, rope_scaling=scaling, original_max_position_embeddings=32)
+  assert_same(path, 'llama3_scaled')
+
+
+def test_huge_whole_numbers_are_numbers(copy):
+  path = copy('qwen2_bf16')
+  edit_config(path, rope_parameters=dict(rope_type='linear', factor=10**12, rope_theta=10**10))
+  config, params = huggingface.load(path)
+  assert (config.rope_theta, config.rope_scaling.factor) == (1e10, 1e12)
+  assert np.isfinite(logits(config, params, np.arange(5)[None])).all()
+
+
+def test_dynamic_rope_changes_nothing_that_is_read(copy):
+  path = copy('qwen2_bf16')
+  edit_config(path, rope_parameters=dict(rope_type='dynamic', factor=4.0, rope_theta=1e6))
+  assert_same(path, 'qwen2_bf16')
+
+
+def test_yarn_has_defaults(copy):
+  path = copy('qwen2_yarn')
+  edit_config(path, rope_parameters=dict(rope_type='yarn', rope_theta=1e4, factor=2.0))
+  scaling = huggingface.load(path)[0].rope_scaling
+  assert (scaling.slow, scaling.fast, scaling.original_length) == (1, 32, 256)
+  assert scaling.attention_factor == pytest.approx(1 + 0.1 * np.log(2))
+
+
+@pytest.mark.parametrize('factors', [
+    dict(mscale=0.7, mscale_all_dim=0.5), dict(mscale=1.0, mscale_all_dim=1.0), dict(mscale=0.7),
+    dict(mscale_all_dim=0.7), dict(mscale=0.0, mscale_all_dim=0.5), dict(attention_factor=1.5),
+    dict(mscale=0.7, mscale_all_dim=0.5, attention_factor=1.5)], ids=str)
+def test_the_attention_factor_of_yarn_is_that_of_transformers(factors, transformers, tmp_path):
+  rope = dict(rope_type='yarn', rope_theta=1e4, factor=8.0, original_max_position_embeddings=32)
+  write_config(tmp_path, minimal_config('llama', rope_parameters=rope | factors))
+  theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(
+      transformers.AutoConfig.from_pretrained(tmp_path))
+  scaling = huggingface.load_config(tmp_path).rope_scaling
+  assert scaling.attention_factor == pytest.approx(theirs.attention_scaling, rel=1e-12)
+
+
+def test_two_bases_before_transformers_5(copy):
+  path = copy('gemma3_bf16')
+  edit_config(path, rope_parameters=..., rope_theta=900, rope_local_base_freq=40.0, layer_types=...,
+              rope_scaling=dict(rope_type='linear', factor=3.0))
+  assert_same(path, 'gemma3_bf16')
+  path = copy('olmo3')
+  scaling = dict(rope_type='yarn', factor=4.0, beta_fast=3.0, beta_slow=0.5,
+                 original_max_position_embeddings=64)
+  theta = dict(rope_type='default', rope_theta=100.0)
+  edit_config(path, rope_parameters=dict(sliding_attention=theta), rope_theta=100.0,
+              rope_scaling=scaling)
+  assert_same(path, 'olmo3')
+
+
+@pytest.mark.parametrize('family, entries', [
+    ('gemma3_text', {}), ('gemma3_text', dict(rope_theta=5e5)),
+    ('gemma3_text', dict(rope_local_base_freq=50.0)), ('gemma3_text', dict(rope_scaling=LINEAR)),
+    ('gemma3_text', dict(rope_theta=5e5, rope_local_base_freq=50, rope_scaling=LINEAR)),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=dict(rope_theta=7e5)))),
+    ('gemma3_text', dict(rope_parameters=dict(sliding_attention=dict(rope_theta=7e5)))),
+    ('gemma3_text', dict(rope_parameters=dict(full_attention=LINEAR), rope_local_base_freq=30)),
+    ('olmo3', {}), ('olmo3', dict(rope_theta=5e5)), ('olmo3', dict(rope_scaling=LINEAR)),
+    ('olmo3', dict(rope_parameters=dict(sliding_attention=dict(rope_theta=7e5)))),
+    ('phi3', {}), ('phi3', dict(rope_theta=5e5, partial_rotary_factor=0.5)),
+    ('phi3', dict(rope_parameters=dict(partial_rotary_factor=0.5, rope_theta=300.0))),
+    ('gemma2', dict(rope_theta=5e5)), ('olmo2', dict(rope_theta=5e5)),
+], ids=str)
+def test_bases_are_those_of_transformers(family, entries, transformers, tmp_path):
+  stored = minimal_config(family, num_hidden_layers=8) | entries
+  write_config(tmp_path, stored)
+  # It changes the dicts that it gets.
+  rope = transformers.AutoConfig.from_pretrained(tmp_path).rope_parameters
   config = huggingface.load_config(tmp_path)
-  assert (config.score_cap, config.logit_cap) == (None, None)
+  full = rope.get('full_attention', rope)
+  local = rope.get('sliding_attention', full)
+  assert config.rope_theta == full['rope_theta']
+  assert (config.window_rope_theta or config.rope_theta) == local['rope_theta']
+  assert (config.rope_scaling.factor if config.rope_scaling else None) == full.get('factor')
+  assert config.rotary_factor == full.get('partial_rotary_factor', 1)

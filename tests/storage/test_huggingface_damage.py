@@ -1,7 +1,6 @@
 """Broken and hostile directories of `transformers` are refused in one line that says why."""
 
 import json
-import os
 import pickle
 import random
 import resource
@@ -54,10 +53,6 @@ def _safetensors(header, data=b''):
   return _write(_WEIGHTS, struct.pack('<Q', len(header)) + header + data)
 
 
-def _truncate(path):
-  os.truncate(path / _WEIGHTS, (path / _WEIGHTS).stat().st_size - 1)
-
-
 def _pickled(path):
   (path / _WEIGHTS).unlink()
   (path / 'pytorch_model.bin').write_bytes(pickle.dumps({}))
@@ -66,14 +61,10 @@ def _pickled(path):
 # What git leaves in place of a large file that it has not fetched.
 POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n'
 _F32 = dict(dtype='F32', shape=[1], data_offsets=[0, 4])
-# How the golden directory 'qwen3_tied' is broken, as random damage hardly would, and the file that
-# the message names.
+# How the golden directory 'qwen3_tied' is broken, as random damage hardly would, and the file or
+# words that the message has.
 BROKEN = {
-    'no_config': (_remove(_JSON), _JSON),
-    'config_not_object': (_write(_JSON, '[1]'), _JSON),
     'config_deep': (_write(_JSON, '[' * 100_000), _JSON),
-    'config_long_number': (_write(_JSON, '{"a": ' + '9' * 10_000 + '}'), _JSON),
-    'model_type': (_config(model_type='mamba\n'), _JSON),
     'field_missing': (_config(hidden_size=...), _JSON),
     'product_huge': (_config(num_attention_heads=2**31 - 2, head_dim=2**31 - 2,
         hidden_size=2**31 - 2), _WEIGHTS),
@@ -87,34 +78,29 @@ BROKEN = {
         mscale_all_dim='x')), _JSON),
     'rope_truncate': (_config(rope_parameters=dict(rope_type='yarn', factor=2.0, truncate=None)),
                       _JSON),
-    'rope_other_name_inside': (_config(rope_parameters=dict(rotary_emb_base=500)), _JSON),
     'rope_tiny': (_config(rope_parameters=dict(rope_type='yarn', factor=2.0, beta_slow=1e-310)),
                   _JSON),
     'rope_theta_tiny': (_config(rope_parameters=dict(rope_theta=1e-40)), _JSON),
     'rope_nested': (_config(rope_parameters=dict(full_attention=dict(rope_theta=1e6))), _JSON),
     'no_weights': (_remove(_WEIGHTS), ''),
     'pickle': (_pickled, 'pytorch_model.bin'),
-    'truncated': (_truncate, _WEIGHTS),
     'header_offsets': (_safetensors(dict(a=dict(_F32, data_offsets=[0, 8])), b'8' * 8), _WEIGHTS),
     'header_overflow': (_safetensors(dict(a=dict(_F32, shape=[2**40, 2**40]))), _WEIGHTS),
     'tensor_missing': (_tensors(mlp__up_proj__weight=None), ''),
     'tensor_shape': (_tensors(mlp__up_proj__weight=np.ones((32, 48), np.float32)), _WEIGHTS),
     'tensor_double': (_tensors(mlp__up_proj__weight=np.ones((48, 32))), _WEIGHTS),
-    'pointer': (_write(_WEIGHTS, POINTER), _WEIGHTS),
-    'config_pointer': (_write(_JSON, POINTER), _JSON),
+    'pointer': (_write(_WEIGHTS, POINTER), 'is a pointer of Git LFS'),
+    'config_pointer': (_write(_JSON, POINTER), 'is a pointer of Git LFS'),
     'tensor_nan': (_tensors(mlp__up_proj__weight=np.full((48, 32), np.nan, np.float32)), _WEIGHTS),
     'tensor_unknown': (_tensors(self_attn__q_proj__bias=np.ones(64, np.float32)), _WEIGHTS),
-    'tensor_third_layer': (_config(num_hidden_layers=1, layer_types=...), _WEIGHTS),
     'tensor_twice': (lambda path: edit_tensors(path, lambda tensors: tensors.update(
         {'norm.weight': tensors['model.norm.weight']})), _WEIGHTS),
-    'untied': (_config(tie_word_embeddings=False), ''),
 }
 # The same of the golden directory 'llama_tied_sharded'.
 _SHARD, _INDEX = 'model-00002-of-00002.safetensors', 'model.safetensors.index.json'
 BROKEN_SHARDS = {
     'shard_missing': (_remove(_SHARD), _SHARD),
     'shard_long': (_index(dict(weight_map=dict(a='ä' * 200 + '.safetensors'))), _INDEX),
-    'shard_left_out': (_index(dict(weight_map=dict(a=_SHARD))), ''),
 }
 
 
@@ -126,15 +112,6 @@ def test_broken(golden, name, copy):
   break_it, file = (BROKEN | BROKEN_SHARDS)[name]
   break_it(path)
   assert file in load_refusal(path)
-
-
-@pytest.mark.parametrize('name, advice', [
-    ('model_type', 'qwen3'), ('pickle', 'save_pretrained('), ('config_pointer', 'git lfs pull'),
-    ('tensor_double', "from_pretrained(…, dtype='float32')")])
-def test_a_way_out_is_named(name, advice, copy):
-  path = copy('qwen3_tied')
-  BROKEN[name][0](path)
-  assert advice in load_refusal(path)
 
 
 def test_no_directory(tmp_path):

@@ -14,7 +14,7 @@ from bornbiased_jax.data import load_tokenizer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage import huggingface
-from directories import assert_close, assert_same
+from directories import assert_close, assert_equal
 import make_goldens
 from small_networks import logits
 
@@ -96,9 +96,7 @@ def test_live_to_transformers(name, transformers, tmp_path):
   model = huggingface.to_transformers(config, params)
   model.set_attn_implementation('eager')
   np.testing.assert_array_equal(make_goldens.logits_of(model, tokens), theirs)
-  same, back = huggingface.from_transformers(model)
-  assert same == huggingface.load_config(tmp_path / 'saved')
-  jax.tree.map(np.testing.assert_array_equal, back, huggingface.load(tmp_path / 'saved')[1])
+  assert_equal(huggingface.from_transformers(model), huggingface.load(tmp_path / 'saved'))
 
 
 @pytest.mark.parametrize('name', SAVED)
@@ -116,13 +114,6 @@ def test_round_trip_is_bitwise(name, tmp_path):
   jax.tree_util.tree_map_with_path(
       lambda path, given, wanted: np.testing.assert_allclose(
           given, wanted, rtol=0, atol=is_gain(path) * 2.0**-24), back, params)
-
-
-def test_goldens_saved_again_are_the_same(tmp_path):
-  for name in make_goldens.MODELS:
-    config, params = huggingface.load(make_goldens.GOLDENS / name)
-    huggingface.save(tmp_path / name, config, params)
-    assert_same(tmp_path / name, name)
 
 
 @pytest.mark.parametrize('fields, word', [
@@ -226,9 +217,7 @@ def test_live_transformers_finds_the_tokenizer(name, transformers, tmp_path):
   assert inputs['input_ids'].tolist() == [list(written.encode())]
   model.generate(**inputs, do_sample=False, max_new_tokens=2, pad_token_id=256)
   assert model.generation_config.eos_token_id == 256
-  back_config, back = huggingface.load(tmp_path / 'saved')
-  assert back_config.vocab_size == 257
-  jax.tree.map(np.testing.assert_array_equal, back, params)
+  jax.tree.map(np.testing.assert_array_equal, huggingface.load(tmp_path / 'saved')[1], params)
 
 
 def test_save_refuses_a_tokenizer_that_would_be_misread(tmp_path):

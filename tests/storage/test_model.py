@@ -127,7 +127,6 @@ def test_files_of_weights_alone_are_named_with_what_to_give(tmp_path):
     ('tiny_gpt2', r'\(did you mean tiny_gpt2:42\? A random model has a seed\)'),
     (__file__, 'is a file; give RUN'), ('tiny_gpt2:x', "'x' is not a seed"),
     ('tiny_gpt2,widht=32:4', 'did you mean width'),
-    ('tests', 'no checkpoint'),
 ])
 def test_names_that_are_no_network(name, message):
   with pytest.raises(InputError, match=message):

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.storage import huggingface
-from directories import edit_config, edit_tensors, load_refusal
+from directories import assert_equal, assert_same, edit_config, edit_tensors, load_refusal
 
 INT32 = np.int32
 _UP = 'model.layers.1.mlp.up_proj.'
@@ -210,11 +210,9 @@ def test_weights_are_what_the_formula_says(name, copy, tmp_path):
   whole = {key: np.ascontiguousarray(value, np.float32)
            for key, value in quantize(path, name).items()}
   save_file(whole, other / 'model.safetensors')
-  (config, params), (wanted_config, wanted) = huggingface.load(path), huggingface.load(other)
-  assert config == wanted_config
-  jax.tree.map(np.testing.assert_array_equal, params, wanted)
+  assert_same(path, other)
   jax.tree.map(np.testing.assert_array_equal, huggingface.open_files(path).layers().read_block(1),
-               jax.tree.map(lambda leaf: leaf[1], wanted['blocks']))
+               huggingface.open_files(other).layers().read_block(1))
 
 
 @pytest.mark.parametrize('settings', [
@@ -291,5 +289,4 @@ def test_scales_of_the_cache_are_left_out(settings, copy):
       quantize(path, 'float8_scalars')
     edit_config(path, quantization_config=settings)
     found.append(huggingface.load(path))
-  assert found[0][0] == found[1][0]
-  jax.tree.map(np.testing.assert_array_equal, found[0][1], found[1][1])
+  assert_equal(*found)

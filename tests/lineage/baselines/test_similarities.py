@@ -13,7 +13,8 @@ from bornbiased_jax.analysis import theory
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import similarities as baselines
 from experiments.transforms import preserving
-from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, random_networks
+from small_networks import GEMMA2, GPT2, GROUPED, LLAMA, altered, random_networks
+from textbook import gram_hsic
 
 
 def pair(config):
@@ -97,17 +98,6 @@ def test_pcs_of_independent_networks_is_not_zero(scheme, published):
   assert drawn == pytest.approx(theory.independent_pcs(config), abs=0.005)
 
 
-def gram_hsic(a, b, unbiased):
-  """HSIC from Gram matrices, as Song et al. (2012) define it."""
-  k, m, n = a @ a.T, b @ b.T, len(a)
-  if not unbiased:
-    centre = np.eye(n) - 1 / n
-    return np.trace(k @ centre @ m @ centre)
-  k, m, one = k - np.diag(np.diag(k)), m - np.diag(np.diag(m)), np.ones(n)
-  return (np.trace(k @ m) + one @ k @ one * (one @ m @ one) / ((n - 1) * (n - 2))
-          - 2 / (n - 2) * one @ k @ m @ one) / (n * (n - 3))
-
-
 @pytest.mark.parametrize('unbiased', [False, True])
 def test_reef(unbiased):
   rng = np.random.default_rng(0)
@@ -184,6 +174,6 @@ def test_what_is_constant_has_no_similarity():
 def test_ics_is_invariant_to_permutations():
   params, = random_networks(LLAMA, 1)
   for change in (preserving.permute_units, preserving.permute_heads, preserving.permute_channels):
-    changed = change(LLAMA, params, jax.random.key(0))[1]
+    _, changed = altered(change, LLAMA, params, jax.random.key(0))
     assert baselines.ics(params, changed) == pytest.approx(1, abs=1e-4)
     assert baselines.ics(params, changed, jnp.arange(70)) == pytest.approx(1, abs=1e-4)

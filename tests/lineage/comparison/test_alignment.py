@@ -16,7 +16,7 @@ from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.lineage.thresholds import ALPHA
 from experiments.transforms import lossy, preserving, surgery
-from small_networks import trained
+from small_networks import altered, trained
 from small_signatures import noise, random_features
 
 DEEP = {name: configs.get(name, num_layers=6, width=64, mlp_width=128, num_heads=4, vocab_size=70)
@@ -35,15 +35,15 @@ def base(name):
 
 @functools.cache
 def turned(name):
-  return preserving.rotate_channels(*base(name), jax.random.key(0))
+  return altered(preserving.rotate_channels, *base(name), jax.random.key(0))
 
 
 @pytest.mark.parametrize('name, group', [
     ('tiny_llama2', UNITS), ('tiny_gpt2', UNITS), ('tiny_llama2', VALUES)],
     ids=['gated units', 'units', 'values'])
 def test_neither_orders_nor_a_rotation_change_the_invariants(name, group):
-  changed = preserving.permute_units(*turned(name), jax.random.key(1))
-  changed = preserving.permute_heads(*changed, jax.random.key(2))
+  changed = altered(preserving.permute_units, *turned(name), jax.random.key(1))
+  changed = altered(preserving.permute_heads, *changed, jax.random.key(2))
   ours, theirs = (invariants(of_layers(each, group)) for each in (base(name), changed))
   # Features are stored as float16.
   np.testing.assert_allclose(ours, theirs, atol=2e-3 * np.abs(ours).max())
@@ -54,7 +54,8 @@ def test_neither_orders_nor_a_rotation_change_the_invariants(name, group):
     ('tiny_llama2', [0, 3, 2, 1, 4, 5])],
     ids=['dropped', 'moved', 'halves exchanged', 'two exchanged'])
 def test_layers_are_found_where_they_went(name, order):
-  other = lossy.order_layers(*lossy.add_noise(*turned(name), jax.random.key(3), 0.05), order)
+  noisy = lossy.add_noise(*turned(name), jax.random.key(3), 0.05)
+  other = altered(functools.partial(lossy.order_layers, order=order), *noisy)
   pairs, is_sure = align(invariants(of_layers(base(name))), invariants(of_layers(other)))
   assert is_sure and set(pairs) <= {(layer, place) for place, layer in enumerate(order)}
   assert len(pairs) >= 4
@@ -67,7 +68,8 @@ def test_layers_are_found_where_they_went(name, order):
     ('tiny_gpt2', functools.partial(lossy.order_layers, order=MOVED)),
     ('tiny_llama2', surgery.average_layers)], ids=['dropped', 'moved', 'averaged'])
 def test_a_turned_copy_with_other_layers_is_found(name, change):
-  own, other = (features.of_network(*each) for each in (base(name), change(*turned(name))))
+  own, other = (features.of_network(*each) for each in (
+      base(name), altered(change, *turned(name))))
   found = order_tests(own, other)
   fitted = [each.log10_p for test, each in found.items() if test.endswith('fitted basis')]
   assert max(fitted) <= np.log10(ALPHA / 4)

@@ -18,7 +18,16 @@ from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.thresholds import ALPHA
 from experiments.transforms import preserving
-from small_networks import DEEP, DEEP_GPT2, GEMMA2, GROUPED, OLMO3, random_networks, trained
+from small_networks import (
+  DEEP,
+  DEEP_GPT2,
+  GEMMA2,
+  GROUPED,
+  OLMO3,
+  altered,
+  random_networks,
+  trained,
+)
 from small_signatures import noise, random_features, unit
 
 UNITS, VALUES, FITTED = 'unit order', 'value order', ', fitted basis'
@@ -74,7 +83,7 @@ def test_descendants_keep_the_order_of_all_that_was_not_permuted(config):
     (WIDE['tiny_llama2'], preserving.rotate_channels),
     (WIDE['tiny_llama2'], preserving.flip_channels)])
 def test_a_descendant_in_another_basis_is_found_in_the_fitted_one(config, change):
-  results = judged(base(config), lambda *x: change(*x, jax.random.key(0)), noisy)
+  results = judged(base(config), lambda *x: altered(change, *x, jax.random.key(0)), noisy)
   assert {UNITS + FITTED, VALUES + FITTED} <= found(results)
   assert UNITS not in found(results)
   # If most channels change their sign, so do both cosines of which values have the product.
