@@ -152,9 +152,8 @@ def test_sequences_begin_as_the_run_was_trained(tmp_path):
 
 def test_a_mixture_has_no_super_neurons(tmp_path):
   """Nothing acts at a position, and a loss beyond what exp can hold has an infinite perplexity."""
-  flags = dict(config=f'tiny_moe,{SIZE}', interventions='none', afterwards='none', seeds='42',
-               batch_size='2', peak_lr='100', position=None)
-  programs.main(text_sinks, settings(**flags), tmp_path)
+  flags = dict(lengths='16', afterwards='none', position=None, tokenizer='bytes')
+  programs.main(text_sinks, settings([f'tiny_moe,{SIZE},vocab_size=257:1'], **flags), tmp_path)
   made = results_of(tmp_path)
   assert not {'super_neuron_L', 'position_rate'} & {*made['rows'][-1], *made['summary'][0]}
   summary, = report.summarize(made['rows'])
