@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+import shutil
 
 import jax
 import numpy as np
@@ -176,11 +177,12 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
 
 
 def test_interventions_with_all_their_rows_are_not_trained_again(study, tmp_path):
-  """On another machine results.json is enough to go on; what was measured leaves its last step."""
+  """Of these results.json is enough to go on; what was measured leaves its last step."""
   whole = results_of(study)
   stored = whole | {'settings': whole['settings'] | {'checkpoints': 'last'}}
   (tmp_path / 'results.json').write_text(json.dumps(stored))
   stop(tmp_path, 8)  # Of 'none' three steps of two seeds, and both afterwards.
+  shutil.copytree(study / 'mask', tmp_path / 'mask')
   flags = SMALL['text_sinks'].flags | {'checkpoints': 'last'}
   programs.main(text_sinks, resolve(text_sinks.Settings, 'smoke', **flags), tmp_path)
   assert not (tmp_path / 'none').exists()
