@@ -91,6 +91,14 @@ def test_a_scale_lends_its_lists():
   assert resolve(seed_sweep.Settings).seeds == list(range(100))
 
 
+def test_help_writes_values_as_flags():
+  text = lambda help='', **values: settings.default_texts(values, help)
+  assert text(smoke=16, laptop=None) == {'smoke': '16'}
+  assert text(smoke=[1], laptop=[1]) == {'laptop': '1'} and text(laptop=None) == {}
+  assert text(smoke=3, laptop=9, paper=9) == {'laptop': '9', 'smoke': '3'}
+  assert text('one of a, b', laptop=['a', 'b'], smoke=['a']) == {'laptop': 'all', 'smoke': 'a'}
+
+
 class Own(base_settings.Transformers):
   data: str | None = settings.setting(None, str, 'a text', hint='a file')
   dtype: str = settings.setting('float32', paper='bfloat16')

@@ -151,13 +151,15 @@ def test_sequences_begin_as_the_run_was_trained(tmp_path):
                                         settings(start_id='7'))
 
 
-def test_a_mixture_has_no_super_neurons(tmp_path):
+def test_a_mixture_has_no_super_neurons():
   """Nothing acts at a position, and a loss beyond what exp can hold has an infinite perplexity."""
-  flags = dict(lengths='16', afterwards='none', position=None, tokenizer='bytes')
-  programs.main(text_sinks, settings([f'tiny_moe,{SIZE},vocab_size=257:1'], **flags), tmp_path)
-  made = results_of(tmp_path)
-  assert not {'super_neuron_L', 'position_rate'} & {*made['rows'][-1], *made['summary'][0]}
-  summary, = report.summarize(made['rows'])
+  made = settings(interventions='none', afterwards='none', position=None)
+  key = dict(zip(text_sinks.FIELDS, ('none', None, 42, made.num_steps), strict=True))
+  made = text_sinks.check_position(made, [key])
+  row = key | text_sinks.measured(key, f'tiny_moe,{SIZE},vocab_size=257:1',
+                                  *text_sinks.load_texts(made), made)
+  summary, = report.summarize([row])
+  assert not {'super_neuron_L', 'position_rate'} & {*row, *summary}
   shown = report.display(summary | {'loss': {'a': {'mean': 1e4, 'difference': 0.0}}})
   assert shown['perplexity, a'] == 'inf' and shown['nats more, a'] is None
 
