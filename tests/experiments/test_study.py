@@ -147,17 +147,12 @@ def test_a_record_is_kept_as_long_as_its_networks_and_settings(tmp_path, monkeyp
   pretrain.main(settings, tmp_path)
   done = results_of(tmp_path)
   assert not seen[0]['complete'] and seen[0]['settings'] == done['settings']
+  done['run']['seconds'] = 1000.0
   # Other settings, which training may refuse, touch the file only at the end.
   for changed in (dict(data_seed='7'), dict(init_scheme='plain'), {}):
     (tmp_path / 'results.json').write_text(json.dumps(done))
     pretrain.main(pretraining(seeds='1', **changed), tmp_path)
-    assert (seen[-1] == done or not changed) and results_of(tmp_path)['run'] != done['run']
-  # The version that wrote it had fewer settings.
-  fewer = {name: value for name, value in done['settings'].items() if name != 'adapter'}
-  (tmp_path / 'results.json').write_text(json.dumps(done | {'settings': fewer}))
-  monkeypatch.setattr(runs, 'is_trained', lambda *run: True)
-  pretrain.main(settings, tmp_path)
-  assert results_of(tmp_path) == done
+    assert (seen[-1] == done or not changed) and results_of(tmp_path)['run']['seconds'] < 1000
 
 
 def test_results_have_no_preset_where_the_model_is_the_parents(study):
