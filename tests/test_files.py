@@ -22,7 +22,7 @@ from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
 import programs
 
-NETWORK = 'tiny_gpt2,num_layers=2,mlp_width=64:1'  # As in test_lineage.
+NETWORK = 'tiny_gpt2,num_layers=2,mlp_width=64:1'  # As in test_seedprint_program.
 
 
 def contents(directory):

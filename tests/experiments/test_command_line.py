@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from experiments import seed_sweep
 from experiments.shared import base_settings, program, session, settings
 from experiments.shared.settings import resolve, values_of
 import programs
-from programs import EXPERIMENTS, SMALL
+from programs import EXPERIMENTS
 import two_hosts
 
 assert {'adversary', 'pretrain', 'seed_sweep'} < set(EXPERIMENTS)
@@ -162,11 +161,11 @@ def test_what_is_no_program_is_one_line(arguments, message):
   assert done.stderr.startswith(message) and done.stderr.count('\n') == 1
 
 
-NETWORK = 'tiny_gpt2,num_layers=1,width=16,mlp_width=16,num_heads=1,vocab_size=257'
+SMALL = 'tiny_gpt2,num_layers=1,width=16,mlp_width=16,num_heads=1,vocab_size=257'
 
 
 def test_a_platform_that_is_not_here_is_one_line_and_exit_code_2():
-  done = command('experiments.sample', f'{NETWORK}:1', '--tokenizer=bytes', JAX_PLATFORMS='abacus')
+  done = command('experiments.sample', f'{SMALL}:1', '--tokenizer=bytes', JAX_PLATFORMS='abacus')
   assert done.returncode == 2 and done.stderr.count('\n') == 1
   assert done.stderr.startswith('error: JAX_PLATFORMS=abacus cannot be used here: ')
 
@@ -194,17 +193,12 @@ print(json.dumps([loaded, [two_hosts.run_here(*each) for each in json.loads(give
 
 
 @pytest.fixture(scope='module')
-def one_process(tmp_path_factory, small):
-  """What programs import, a folder without a flag, and what some say where files have 40 kB.
-
-  One has measured all, and draws it.
-  """
+def one_process(tmp_path_factory):
+  """What programs import, a folder without a flag, and what some say where files have 40 kB."""
   out = tmp_path_factory.mktemp('limited')
-  (out / 'amplification').mkdir()
-  shutil.copy(small('amplification') / 'results.json', out / 'amplification')
   commands = {
-      'amplification': [f'--{name}={text}' for name, text in SMALL['amplification'].flags.items()],
-      'seedprint': (f'{NETWORK}:1', f'{NETWORK}:2'),
+      'amplification': ('--num_sequences=4', '--seeds=0,1', '--lengths=8'),
+      'seedprint': (f'{SMALL}:1', f'{SMALL}:2'),
       'pretrain': ('--warmup_steps=6',)}
   given = [[name, *flags, '--scale=smoke', f'--output_dir={out}/{name}']
            for name, flags in commands.items()]

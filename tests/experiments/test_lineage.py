@@ -25,7 +25,7 @@ from experiments.shared import verdicts
 from experiments.shared.settings import resolve
 from small_networks import save_run, trained
 
-RANDOM = 'tiny_gpt2,num_layers=2,mlp_width=64:1'  # As in test_seedprint_program.
+RANDOM = 'tiny_gpt2,num_layers=3,mlp_width=64:1'
 ORDER = ['a@0', 'b@0', 'c@0', 'ama', '4:1']
 CONFIG = configs.get('tiny_gpt2', num_layers=2, num_heads=2, width=32, mlp_width=64, vocab_size=50)
 
@@ -36,7 +36,7 @@ def zoo(tmp_path_factory):
   folder = tmp_path_factory.mktemp('zoo')
   for name, seed in (('a', 1), ('b', 1), ('c', 2)):
     save_run(folder / name, 0, CONFIG, trained(CONFIG, seed))
-  llama = configs.get('tiny_llama2', num_layers=2, mlp_width=64, vocab_size=50)
+  llama = configs.get('tiny_llama2', num_layers=3, mlp_width=64, vocab_size=50)
   huggingface.save(folder / 'llama', llama, init_params(llama, 1))
   lay(folder, 'odd')
   return folder
@@ -79,7 +79,7 @@ def test_the_zoo_is_compared_pair_by_pair(zoo, tmp_path, capsys):
   small = {'a@0', 'b@0', 'c@0'}
   assert verdicts == {
       ('a@0', 'b@0'): 'related', ('a@0', 'c@0'): 'unrelated', ('b@0', 'c@0'): 'unrelated',
-      # Of other families or widths no test of units applies.
+      # Of other families, depths or widths no test of units applies.
       **{(name, '4:1'): 'inconclusive' for name in small},
       **{(name, 'ama'): 'inconclusive' for name in small},
       # Another family with another vocabulary, but drawn from the same seed by the same code.
