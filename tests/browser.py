@@ -59,10 +59,6 @@ class Page:
     assert 'exceptionDetails' not in found, found
     return found['result'].get('value')
 
-  def picture(self):
-    """The whole page, as PNG."""
-    return base64.b64decode(self('Page.captureScreenshot', captureBeyondViewport=True)['data'])
-
   def pdf(self):
     return base64.b64decode(self('Page.printToPDF', paperWidth=8.27, paperHeight=11.69)['data'])
 

@@ -67,7 +67,7 @@ SMALL = {
     'scaling': Small(6, SHARED | dict(large_sequences='40')),
     'seed_sweep': Small(6, SHARED),
     'seedprint_tables': Small(12, READER),
-    'spectra': Small(15, dict(changes='noise 20 %,disguise,300 more steps')),
+    'spectra': Small(12, dict(changes='noise 20 %,300 more steps')),
     'text_sinks': Small(14, TRAINED | dict(lengths='16,12', position='4', afterwards='mask')),
     'through_training': Small(8, {}, ('{training_study}/english/seed_42',
                                       '{training_study}/english/seed_43')),

@@ -22,6 +22,8 @@ from experiments.shared.settings import resolve
 from experiments.text_sinks import __main__ as text_sinks
 import programs
 
+NETWORK = 'tiny_gpt2,num_layers=2,mlp_width=64:1'  # As in test_seedprint_program.
+
 
 def contents(directory):
   return {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -141,11 +143,11 @@ def test_results_in_a_bucket(bucket):
 
 def test_a_cache_in_a_bucket(bucket):
   probe = Probe('tokens', 40, 4)
-  made = lineage.states('tiny_gpt2:1', probe, 'gs://bucket/run/cache')
+  made = lineage.states(NETWORK, probe, 'gs://bucket/run/cache')
   kept, = (bucket / 'cache').iterdir()
   assert kept.suffix == '.safetensors', 'parts are left'
   count = len(Bucket.writes)
-  again = lineage.states('tiny_gpt2:1', probe, bucket / 'cache')
+  again = lineage.states(NETWORK, probe, bucket / 'cache')
   np.testing.assert_array_equal(again.hidden_ND, made.hidden_ND)
   np.testing.assert_array_equal(signature.load(kept).states.hidden_ND, made.hidden_ND)
   assert len(Bucket.writes) == count

@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import functools
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,15 @@ BELOW = {
 }
 
 
+@functools.cache
+def nodes(path):
+  """All nodes of the syntax tree of a file, which several tests read."""
+  return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imported(path):
   """Dotted names of the modules and names that a file imports."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in nodes(path):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -79,7 +86,7 @@ def test_every_package_is_installed():
 
 def messages(path):
   """The string literals in every `raise InputError(…)` of a file."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in nodes(path):
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
       if getattr(node.exc.func, 'id', None) == 'InputError':
         yield from (part.value for part in ast.walk(node.exc)

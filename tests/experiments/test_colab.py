@@ -40,8 +40,10 @@ LESS = {
         "llama = configs.get('tiny_llama2')": "llama = configs.get('tiny_llama2') and config",
         "('mlp',) * 6": "('mlp', 'attention')", 'np.arange(1, 7)': 'np.arange(1, 3)',
         'relu_similarity, 0.0, 6)': 'relu_similarity, 0.0, 2)', 'num_networks=30': 'num_networks=2',
-        'LAYERS = 6': 'LAYERS = 2', "ACTIVATION = 'relu'": "ACTIVATION = 'gelu'",
-        'num_experts=8, ': 'num_layers=1, num_experts=8, ', 'range(6)': 'range(2)',
+        # What is chosen is the model with experts that follows.
+        'LAYERS = 6': 'LAYERS = 1', 'range(6)': 'range(2)',
+        'activation=ACTIVATION)': 'activation=ACTIVATION, num_experts=8)',
+        'num_experts=8, ': 'num_layers=1, num_experts=8, ',
         'np.arange(220)': 'np.arange(24)',
         '(mixture, probe.length)': '(mixture, probe.length, num_networks=2)'},
     'which_seed.ipynb': {

@@ -243,53 +243,40 @@ def test_what_a_folder_holds_and_cannot_be_read_is_named(zoo, tmp_path, capsys):
   assert all(f'left out: {reason}\n' in said for reason in reasons.values())
 
 
-def test_a_run_in_a_folder_stands_for_its_latest_checkpoint(tmp_path):
-  for step in ('0', '10', '9'):
-    (tmp_path / 'study' / 'run' / step).mkdir(parents=True)
-  study = tmp_path / 'study'
-  lay(study, 'other')
-  expand = Finder([], tmp_path / 'out').expand
-  assert expand(str(study)) == [f'{study}/other', f'{study}/run@10']
-  named = [f'{study}/run@{step}' for step in (0, 9, 10)]
-  assert expand(f'{study}/run/') == named
+# What lies in a folder (MODEL*, LINK>PLACE), which is asked for, what is found, and what left out.
+LAYOUTS = [
+    # A run in a folder stands for its latest checkpoint, and one that is named for all.
+    ('zoo/run/0 zoo/run/10 zoo/run/9 zoo/other*', 'zoo', 'zoo/other zoo/run@10', ''),
+    ('zoo/run/0 zoo/run/10 zoo/run/9', 'zoo/run/', 'zoo/run@0 zoo/run@9 zoo/run@10', ''),
+    # A number may name a network, such as of a seed; beside a checkpoint it makes the folder a run.
+    ('zoo/1/100 zoo/2*', 'zoo', 'zoo/1@100 zoo/2', ''),
+    ('zoo/1/100 zoo/2* zoo/3', 'zoo', 'zoo@3', 'zoo/1 zoo/2'),
+    # Networks lie below folders named by numbers.
+    ('zoo/2024/one* zoo/2025/two*', 'zoo', 'zoo/2024/one zoo/2025/two', ''),
+    ('zoo/000500/pretrained_model* zoo/001000/pretrained_model*', 'zoo',
+     'zoo/000500/pretrained_model zoo/001000/pretrained_model', ''),
+    ('zoo/global_step_5/actor/huggingface* zoo/global_step_10/actor/huggingface*', 'zoo',
+     'zoo/global_step_10/actor/huggingface zoo/global_step_5/actor/huggingface', ''),
+    # A link back to the folder is not followed, nor are two that lead to each other.
+    ('zoo/one* zoo/loop>zoo zoo/two>zoo/one zoo/x zoo/y zoo/x/link>zoo/y zoo/y/link>zoo/x', 'zoo',
+     'zoo/one zoo/two', 'zoo/loop zoo/x/link/link zoo/y'),
+]
 
 
-def test_a_folder_named_by_a_number_may_be_a_network(tmp_path):
-  """Such as of a seed, and no checkpoint of the folder that holds it."""
-  zoo = tmp_path / 'zoo'
-  (zoo / '1' / '100').mkdir(parents=True)
-  lay(zoo, '2')
+@pytest.mark.parametrize('laid, asked, found, left_out', LAYOUTS)
+def test_what_a_folder_holds_is_found(laid, asked, found, left_out, tmp_path):
+  for entry in laid.split():
+    name, _, place = entry.partition('>')
+    if place:
+      (tmp_path / name).symlink_to(tmp_path / place)
+    elif name.endswith('*'):
+      lay(tmp_path, name.removesuffix('*'))
+    else:
+      (tmp_path / name).mkdir(parents=True)
   finder = Finder([], tmp_path / 'out')
-  assert finder.expand(str(zoo)) == [f'{zoo}/1@100', f'{zoo}/2'] and not finder.left_out
-  (zoo / '3').mkdir()  # Of a checkpoint, which makes the folder a run.
-  assert finder.expand(str(zoo)) == [f'{zoo}@3']
-  assert [each['name'] for each in finder.left_out] == [f'{zoo}/1', f'{zoo}/2']
-
-
-@pytest.mark.parametrize('names', [
-    ['2024/one', '2025/two'], ['000500/pretrained_model', '001000/pretrained_model'],
-    ['global_step_5/actor/huggingface', 'global_step_10/actor/huggingface']], ids=str)
-def test_networks_lie_below_folders_named_by_numbers(names, tmp_path):
-  lay(tmp_path / 'zoo', *names)
-  finder = Finder([], tmp_path / 'out')
-  assert finder.expand(str(tmp_path / 'zoo')) == sorted(f'{tmp_path}/zoo/{name}' for name in names)
-  assert not finder.left_out
-
-
-def test_a_link_back_to_the_folder_is_not_followed(tmp_path):
-  lay(tmp_path / 'zoo', 'one')
-  (tmp_path / 'zoo' / 'loop').symlink_to(tmp_path / 'zoo')
-  (tmp_path / 'zoo' / 'two').symlink_to(tmp_path / 'zoo' / 'one')
-  zoo = tmp_path / 'zoo'
-  # Nor are two that lead to each other.
-  for one, other in (('x', 'y'), ('y', 'x')):
-    (zoo / one).mkdir(exist_ok=True)
-    (zoo / other).mkdir(exist_ok=True)
-    (zoo / one / 'link').symlink_to(zoo / other)
-  finder = Finder([], tmp_path / 'out')
-  assert finder.expand(str(zoo)) == [f'{zoo}/one', f'{zoo}/two']
-  assert [each['name'] for each in finder.left_out] == [
-      f'{zoo}/loop', f'{zoo}/x/link/link', f'{zoo}/y']
+  named = lambda names: [f'{tmp_path}/{name}' for name in names.split()]
+  assert finder.expand(f'{tmp_path}/{asked}') == named(found)
+  assert [each['name'] for each in finder.left_out] == named(left_out)
 
 
 @pytest.mark.parametrize('is_model', [False, True])

@@ -56,13 +56,6 @@ def asked(monkeypatch):
   return calls
 
 
-def test_every_cell_has_a_row_for_each_of_its_seeds(tmp_path):
-  rows = measured(tmp_path).rows
-  assert [(row['layers'], row['seed']) for row in rows] == [
-      (1, 3), (1, 1), (1, 2), (1, 0), (2, 7), (2, 5)]
-  assert [len(row['cosine']) for row in rows] == [1] * 4 + [2] * 2
-
-
 @pytest.mark.slow
 def test_chunks_that_lack_a_row_are_measured_again_as_a_whole(tmp_path, asked):
   chunk_size = jax.device_count()

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from bornbiased_jax import storage
 from bornbiased_jax.lineage.comparison.every_test import TESTS
 from experiments import pages
 
@@ -89,17 +88,6 @@ def test_the_first_python_of_readme_runs(capsys):
   assert 0.1 < float(cosine) < 0.25
   # Uniform ids would have a preferred token in about 3 of 300 sequences.
   assert len(shares) == 3 and sum(shares) / 3 > 0.02
-
-
-def test_the_python_about_an_own_network_runs(tmp_path, monkeypatch):
-  page = ROOT / 'docs' / 'howto' / 'models.md'
-  code = re.search(r'```python\n(.*?)```', page.read_text(), re.DOTALL)[1]
-  monkeypatch.chdir(tmp_path)
-  done = {}
-  exec(compile(code, page.name, 'exec'), done)  # noqa: S102
-  assert done['logits'].shape == (1, len('To be, or'), 2048)
-  saved, _ = storage.huggingface.load('results/my_llama')
-  assert saved.width == done['config'].width
 
 
 def test_the_page_of_a_verdict_names_every_test():

@@ -90,13 +90,26 @@ def test_a_stopped_program_goes_on_to_the_same_rows(name, small, tmp_path):
 
 @pytest.mark.parametrize('name', TRAININGS)
 def test_networks_that_are_there_are_not_trained_again(name, small, tmp_path):
-  whole, directory = results_of(small(name)), shutil.copytree(small(name), tmp_path / name)
-  before = checkpoints(directory)
+  """Also in another place; what is complete keeps its record, and else its time goes on."""
+  directory = shutil.copytree(small(name), tmp_path / name)
+  before, records = checkpoints(directory), records_of(directory)
   again = programs.run_small(name, directory, small)
+  assert before and records_of(directory) == records
   programs.stop(directory, 0)
-  for after in (again, programs.run_small(name, directory, small)):
-    assert after['complete'] and after['summary'] == whole['summary']
-  assert before and checkpoints(directory) == before
+  after = programs.run_small(name, directory, small)
+  assert after['complete'] and after['summary'] == again['summary']
+  assert after['run']['seconds'] >= again['run']['seconds']
+  assert after['run']['started'] == again['run']['started']
+  assert checkpoints(directory) == before
+
+
+def records_of(directory):
+  """What is kept of a training and its phases."""
+  contents = [results_of(path.parent) for path in sorted(directory.rglob('results.json'))]
+  for each in contents:
+    assert each['complete'] and each['run']['seconds']
+    assert all(all(rates.values()) for rates in each.get('rates', ()))
+  return [[each.get(part) for part in ('run', 'summary', 'rates')] for each in contents]
 
 
 def checkpoints(directory):

@@ -45,15 +45,6 @@ def run(tmp_path):
   return tmp_path / 'run'
 
 
-def test_a_finished_run_has_all_parts(run):
-  content = saved(run)
-  assert content['experiment'] == 'sweep' and content['complete']
-  assert content['settings'] == {'num_sequences': 60, 'lengths': [4, 8]}
-  assert (content['rows'], content['summary']) == (ROWS, [{'mean': 0.375}])
-  assert {'jax', 'backend', 'device'} <= set(content['environment'])
-  assert (run / 'figure.png').read_bytes().startswith(b'\x89PNG')
-
-
 def test_a_run_says_how_it_came_about(tmp_path, monkeypatch):
   program = Path(session.__file__).parents[1] / 'sweep.py'
   monkeypatch.setattr('sys.argv', [str(program), '--seeds=1,2', '--output_dir=my run'])
@@ -95,18 +86,6 @@ def test_what_is_noted_repeatedly_is_also_noted_at_the_end(monkeypatch):
     noted.append('interrupted')
     raise KeyboardInterrupt
   assert noted[-1] == 'now' and 'interrupted' in noted
-
-
-def test_the_time_of_a_run_grows_when_it_goes_on_and_stays_when_it_is_drawn_again(tmp_path):
-  first = open_results(tmp_path)
-  first.content['run']['seconds'] = 100.0
-  write_json(first.path, first.content | {'rows': ROWS})
-  second = open_results(tmp_path)
-  finish(second, 0.375)
-  seconds = saved(tmp_path)['run']['seconds']
-  assert 100 <= seconds < 1000
-  finish(open_results(tmp_path), 0.375)
-  assert saved(tmp_path)['run'] == second.content['run']
 
 
 @pytest.mark.usefixtures('present_commit')
@@ -196,19 +175,6 @@ def test_an_interrupted_run_loses_no_row(tmp_path):
       opened.add(ROWS[0])
       raise KeyboardInterrupt
   assert saved(tmp_path)['rows'] == [*ROWS, ROWS[0]]
-
-
-def test_a_run_goes_on_from_its_rows(run):
-  content = saved(run)
-  (run / 'results.json').write_text(json.dumps(content | {'complete': False, 'summary': []}))
-  resumed = open_results(run, lengths=[4, 8])
-  assert resumed.rows == ROWS and not resumed.content['complete']
-  resumed.add({'seed': 2, 'cosine': 0.75})
-  finish(resumed, 0.5)
-  now = saved(run)
-  assert now == content | {  # A busy machine takes longer.
-      'run': content['run'] | {'seconds': now['run']['seconds']},
-      'rows': [*ROWS, {'seed': 2, 'cosine': 0.75}], 'summary': [{'mean': 0.5}]}
 
 
 @pytest.mark.parametrize('changed, message', [

@@ -9,6 +9,7 @@ import pytest
 
 from bornbiased_jax import configs, models
 from experiments.spectra import statistic
+from experiments.spectra.__main__ import altered
 from experiments.transforms.preserving import PRESERVING
 
 SIZE = dict(num_layers=5, width=48, mlp_width=96, num_heads=4, vocab_size=70)
@@ -40,6 +41,14 @@ def test_no_disguise_changes_spectra(name, change):
   for ours, theirs in zip(before, after, strict=True):
     assert ours.shape[0] == 5 and ours.shape[1] >= 23
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
+
+
+def test_a_disguise_of_all_changes_is_one_program():
+  """Which is traced here and not compiled; each change by itself is run above."""
+  config, params = network('tiny_llama2', 1)
+  disguised = jax.eval_shape(functools.partial(altered, config, 'disguise'), params,
+                             jax.random.key(0))
+  assert jax.tree.map(np.shape, disguised) == jax.tree.map(np.shape, params)
 
 
 def test_products_of_heads_are_those_that_attention_computes():

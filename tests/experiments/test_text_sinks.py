@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+import shutil
 
 import jax
 import numpy as np
@@ -150,14 +151,15 @@ def test_sequences_begin_as_the_run_was_trained(tmp_path):
                                         settings(start_id='7'))
 
 
-def test_a_mixture_has_no_super_neurons(tmp_path):
+def test_a_mixture_has_no_super_neurons():
   """Nothing acts at a position, and a loss beyond what exp can hold has an infinite perplexity."""
-  flags = dict(config=f'tiny_moe,{SIZE}', interventions='none', afterwards='none', seeds='42',
-               batch_size='2', peak_lr='100', position=None)
-  programs.main(text_sinks, settings(**flags), tmp_path)
-  made = results_of(tmp_path)
-  assert not {'super_neuron_L', 'position_rate'} & {*made['rows'][-1], *made['summary'][0]}
-  summary, = report.summarize(made['rows'])
+  made = settings(interventions='none', afterwards='none', position=None)
+  key = dict(zip(text_sinks.FIELDS, ('none', None, 42, made.num_steps), strict=True))
+  made = text_sinks.check_position(made, [key])
+  row = key | text_sinks.measured(key, f'tiny_moe,{SIZE},vocab_size=257:1',
+                                  *text_sinks.load_texts(made), made)
+  summary, = report.summarize([row])
+  assert not {'super_neuron_L', 'position_rate'} & {*row, *summary}
   shown = report.display(summary | {'loss': {'a': {'mean': 1e4, 'difference': 0.0}}})
   assert shown['perplexity, a'] == 'inf' and shown['nats more, a'] is None
 
@@ -177,11 +179,12 @@ def test_an_intervention_may_begin_with_another_text(study, tmp_path):
 
 
 def test_interventions_with_all_their_rows_are_not_trained_again(study, tmp_path):
-  """On another machine results.json is enough to go on; what was measured leaves its last step."""
+  """Of these results.json is enough to go on; what was measured leaves its last step."""
   whole = results_of(study)
   stored = whole | {'settings': whole['settings'] | {'checkpoints': 'last'}}
   (tmp_path / 'results.json').write_text(json.dumps(stored))
   stop(tmp_path, 8)  # Of 'none' three steps of two seeds, and both afterwards.
+  shutil.copytree(study / 'mask', tmp_path / 'mask')
   flags = SMALL['text_sinks'].flags | {'checkpoints': 'last'}
   programs.main(text_sinks, resolve(text_sinks.Settings, 'smoke', **flags), tmp_path)
   assert not (tmp_path / 'none').exists()
