@@ -30,6 +30,10 @@ from .shared.settings import name_flag, setting
 from .small_networks.training import from_seeds, train
 from .transforms import lossy, preserving, surgery
 
+DESCENDANTS = ('continued on its text', 'continued on another text, high rate',
+               'quantized to 4 bits', 'continued and rotated',
+               'continued, a quarter of the channels cut')
+
 
 class Settings(Inputs):
   network: str = setting('tiny_llama2:1', str,
@@ -45,41 +49,43 @@ class Settings(Inputs):
 
 
 def main(settings, results):
+  unrelated = [f'from scratch, seed {seed}' for seed in settings.seeds]
+  related = [('descendant', 'pretrained', name) for name in DESCENDANTS]
+  others = [('unrelated', name, other) for name in ('pretrained', *DESCENDANTS)
+            for other in unrelated]
+  others += [('unrelated', *pair) for pair in itertools.combinations(unrelated, 2)]
+  # Nothing is trained for rows that are all there.
+  subjects = functools.cache(lambda: make_subjects(settings, results, unrelated))
+  for row in results.missing(({'truth': truth, 'base': name, 'suspect': other}
+                              for truth, name, other in [*related, *others]), 'pair'):
+    results.add(row | measure(subjects()[row['base']], subjects()[row['suspect']]))
+  results.finish(results.rows, display, lambda: draw(results.rows))
+
+
+def make_subjects(settings, results, unrelated) -> dict[str, lineage.Subject]:
+  """All models by name, each with what tests read of it."""
   base = name_flag('network', lambda: storage.open(settings.network).load())
   with results.noting_time():
     descendants = make_descendants(base, settings)
     scratch = train(base[0], from_seeds(base[0], settings.seeds), settings.steps,
                     source=settings.text)
-  unrelated = {f'from scratch, seed {seed}': (base[0], params)
-               for seed, params in zip(settings.seeds, scratch, strict=True)}
+  models = [base, *descendants, *((base[0], params) for params in scratch)]
   probe = Probe('tokens', settings.num_sequences, settings.length, settings.probe_seed)
-  subjects = {name: lineage.Subject(*network, probe)
-              for name, network in ({'pretrained': base} | descendants | unrelated).items()}
-  related = [('descendant', 'pretrained', name) for name in descendants]
-  others = [('unrelated', name, other) for name in ('pretrained', *descendants)
-            for other in unrelated]
-  others += [('unrelated', *pair) for pair in itertools.combinations(unrelated, 2)]
-  for row in results.missing(({'truth': truth, 'base': name, 'suspect': other}
-                              for truth, name, other in [*related, *others]), 'pair'):
-    results.add(row | measure(subjects[row['base']], subjects[row['suspect']]))
-  results.finish(results.rows, display, lambda: draw(results.rows))
+  names = 'pretrained', *DESCENDANTS, *unrelated
+  return {name: lineage.Subject(*model, probe)
+          for name, model in zip(names, models, strict=True)}
 
 
-def make_descendants(base, settings) -> dict:
-  """Descendants of a model by name."""
+def make_descendants(base, settings) -> list:
+  """The models that DESCENDANTS names."""
   config, params = base
   steps = max(1, settings.steps // 10)
   tune = functools.partial(train, config, [params], data_seed=1)
   stories = config, tune(steps, source=settings.text, peak_lr=1e-3)[0]
   key = jax.random.key(0)
-  return {
-      'continued on its text': stories,
-      'continued on another text, high rate':
-          (config, tune(steps, source=settings.other_text, peak_lr=1e-2)[0]),
-      'quantized to 4 bits': lossy.quantize(config, params, key, 4),
-      'continued and rotated': preserving.rotate_channels(*stories, key),
-      'continued, a quarter of the channels cut': surgery.cut_channels(*stories, key, 0.25),
-  }
+  return [stories, (config, tune(steps, source=settings.other_text, peak_lr=1e-2)[0]),
+          lossy.quantize(config, params, key, 4), preserving.rotate_channels(*stories, key),
+          surgery.cut_channels(*stories, key, 0.25)]
 
 
 def measure(base, suspect) -> dict:
