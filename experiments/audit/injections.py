@@ -1,6 +1,6 @@
 """How many faults of a history does the audit find, and how many sound ones does it suspect?
 
-    python -m experiments.audit.injections      # 15 min
+    python -m experiments.audit.injections      # 3 min
 
 Small networks of two families are trained on Shakespeare, with nine checkpoints after the first.
 One fault of FAULTS is put into a history at a random place; sound histories are of the kinds in
