@@ -70,7 +70,7 @@ def main(settings, output_dir):
   settings = dataclasses.replace(settings, suspect=same_network(settings.suspect, known))
   todo = pairs_of(known, settings.suspect)
   reads = probes_of(todo, known, probe)
-  verdicts.tell([(each.config, reads[name]) for name, each in known.items()
+  verdicts.tell([(each, reads[name]) for name, each in known.items()
              if not isinstance(each, Signature)],
             [tuple(known[name].config for name in pair) for pair in todo])
   make_directory(output_dir)

@@ -116,7 +116,7 @@ def check(settings, probe) -> dict[str, Model | Signature]:
   probe = common_probe(probe, list(pair.values()))
   for flag, name in names.items():
     networks.check_readable(name, pair[flag], probe)
-  verdicts.tell([(each.config, [probe]) for each in pair.values() if isinstance(each, Model)],
+  verdicts.tell([(each, [probe]) for each in pair.values() if isinstance(each, Model)],
                 [tuple(each.config for each in pair.values())])
   return pair
 

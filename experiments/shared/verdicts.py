@@ -147,9 +147,9 @@ This is not the probability that these two are unrelated.'
           'pairs agrees as much. This is not the probability that these two are unrelated.')
 
 
-def reading_seconds(config: ModelConfig, probe: Probe, rate: float) -> float:
-  """About how long a model is read, at so many FLOPs per second."""
-  forward = probe.num_sequences * flops.forward_flops(config, probe.length, 0)
+def reading_seconds(config: ModelConfig, probe: Probe | None, rate: float) -> float:
+  """About how long a model is read, at so many FLOPs per second; without a probe, its weights."""
+  forward = probe.num_sequences * flops.forward_flops(config, probe.length, 0) if probe else 0
   return forward / rate + 4 * _SECONDS_PER_BYTE * num_parameters(config)
 
 
@@ -158,15 +158,16 @@ def pair_seconds(base: ModelConfig, suspect: ModelConfig, rate: float) -> float:
   return _PAIR_SECONDS + _PAIR_FLOPS_PER_CUBE * max(base.width, suspect.width)**3 / rate
 
 
-def tell(reads: list[tuple[ModelConfig, list[Probe]]],
+def tell(reads: list[tuple[Model, list[Probe]]],
          pairs: list[tuple[ModelConfig, ModelConfig]]) -> None:
   """Says what each model reads, what is compared, and how long that takes at the rate of now."""
   if not hosts.is_first():
     return
   rate = flops.matmul_rate('float32', rounds=1)
-  seconds = (sum(reading_seconds(config, probe, rate) for config, own in reads for probe in own)
+  seconds = (sum(reading_seconds(model.config, None if isinstance(model, Weights) else probe, rate)
+                 for model, own in reads for probe in own)
              + sum(pair_seconds(*pair, rate) for pair in pairs))
-  parameters = sum(num_parameters(config) for config, _ in reads)
+  parameters = sum(num_parameters(model.config) for model, _ in reads)
   minutes = f'{max(1, seconds / 60):,.0f} min'
   print(f'{counted(len(reads), "model")} to read, {parameters / 1e6:,.1f} M parameters, and '
         f'{counted(len(pairs), "pair")} to compare: about {minutes} at the {rate / 1e9:,.0f} '

@@ -425,6 +425,7 @@ def test_the_cost_that_is_said_is_what_was_measured():
     config = configs.get(name)
     assert math.isclose(verdicts.reading_seconds(config, probe, 2e11) / 60, to_read, rel_tol=0.25)
     assert math.isclose(verdicts.pair_seconds(config, config, 2e11) / 60, to_compare, rel_tol=0.25)
+  assert 40 < verdicts.reading_seconds(config, None, 2e11) < 70  # Of weights alone, in seconds.
 
 
 def test_a_folder_hides_no_network(tmp_path):
