@@ -25,7 +25,7 @@ class Ensemble(NamedTuple):
   """A family of random networks, one for each seed.
 
   Attributes:
-    config: what a probe needs to know: vocab_size, width and embedding_std; hashable.
+    config: what a probe needs to know: vocab_size, width and embedding_std.
     draw: a function from a seed to the parameters of its network; None if these are given.
     read: a function (params, inputs, names) → dict of intermediates by name.
   """
@@ -87,14 +87,13 @@ def batch_size_of(config: Any, probe: Probe, backend: str | None = None) -> int:
                             num_heads=getattr(config, 'num_heads', 0))
 
 
-# Those that measured last are kept: other seeds are measured without compiling again.
-@functools.lru_cache(maxsize=8)
 def programs(ensemble: Ensemble, statistic: Statistic, probe: Probe,
              readout: Callable | None = None, mesh: Mesh | None = None
              ) -> tuple[Callable, Callable, Callable, Callable]:
   """The programs over a chunk of n networks that `measure` runs.
 
-  `mesh` has devices on one axis called 'seed'; None means all devices of this process.
+  `mesh` has devices on one axis called 'seed'; None means all devices of this process. The last
+  eight sets are kept, so that other seeds are measured without compiling again.
 
   Returns:
     Four functions
@@ -106,8 +105,15 @@ def programs(ensemble: Ensemble, statistic: Statistic, probe: Probe,
       `first + size - 1` added.
     - finish: (networks, sums) → the readout's results for each network.
   """
-  mesh = mesh or all_devices()
+  given = ensemble, statistic, probe, readout, mesh or all_devices()
+  try:
+    return _programs(*given)
+  except TypeError:  # A configuration that cannot be hashed, or reads that are a list.
+    return _programs.__wrapped__(*given)
 
+
+@functools.lru_cache(maxsize=8)
+def _programs(ensemble, statistic, probe, readout, mesh):
   @functools.partial(jax.jit, static_argnames='size')
   def batch(drawn, first, size):
     one = functools.partial(_sum_one, ensemble, statistic, probe, first=first, size=size)
@@ -156,16 +162,10 @@ def check_adds_up(ensemble: Ensemble, statistic: Statistic, probe: Probe, drawn:
   one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), drawn)
   of_many = jax.eval_shape(functools.partial(
       _read_one, ensemble, statistic, probe, first=0, size=_MANY), one)
-  _check_adds_up(statistic, tuple(of_many.items()))
-
-
-# A statistic is tried once for all networks whose intermediates have the same shapes.
-@functools.lru_cache(maxsize=64)
-def _check_adds_up(statistic, of_many):
   rng = np.random.default_rng(0)
   halves: tuple[dict, dict] = ({}, {})
   whole: dict[str, np.ndarray] = {}
-  for name, many in of_many:
+  for name, many in of_many.items():
     is_batch = np.array(many.shape) % _MANY == 0
     shape = np.where(is_batch, np.array(many.shape) // _MANY, many.shape)
     for half in halves:

@@ -201,6 +201,15 @@ def test_other_seeds_are_measured_by_the_same_programs():
   assert reads.count((12, T)) == 1
 
 
+def test_what_cannot_be_hashed_is_measured_too():
+  network, statistic = bag_of_words(), preference.predictions(V)
+  others = (network._replace(config=types.SimpleNamespace(**vars(CONFIG))),
+            statistic._replace(reads=list(statistic.reads)))
+  plain, other = ([row['top_ids'] for row in ensemble.measure(*pair, PROBE, SEEDS)]
+                  for pair in ((network, statistic), others))
+  assert other == plain
+
+
 def test_two_chunks_are_never_held(monkeypatch):
   shape, held, shard = (4, V, D), [], chunks.shard
 

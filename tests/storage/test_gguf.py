@@ -108,7 +108,7 @@ def test_a_quantized_file_is_the_network_of_its_dequantized_matrices(preset, nam
       lambda values: (gguf.quantize(values, kind), kind))
   rounded = lambda values: (gguf.dequantize(*make(values)), gguf.GGMLQuantizationType.F32)
   assert_same(small_gguf.write(tmp_path / 'quantized.gguf', path, make),
-               small_gguf.write(tmp_path / 'rounded.gguf', path, rounded))
+              small_gguf.write(tmp_path / 'rounded.gguf', path, rounded))
 
 
 @pytest.mark.parametrize('name', KINDS)
