@@ -67,9 +67,12 @@ os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
 
 
 def pytest_collection_modifyitems(items):
-  """Files with slow tests come first, so that no worker is alone with one at the end."""
+  """Files with slow tests come first, so that no worker is alone with one at the end.
+
+  Of these the first is the one whose results others read, so that no worker waits for another.
+  """
   slow = {item.path for item in items if item.get_closest_marker('slow')}
-  items.sort(key=lambda item: item.path not in slow)
+  items.sort(key=lambda item: (item.path not in slow, item.path.name != 'test_programs.py'))
 
 
 def pytest_collection_finish(session):
