@@ -83,10 +83,13 @@ def _in_part(rows, label):
 def _unsaid(num_inconclusive, left_out):
   said = []
   if num_inconclusive:
-    said.append(f"For {counted(num_inconclusive, 'pair')} no relation is shown or excluded")
+    said.append(f"For {counted(num_inconclusive, 'pair')} no relation is shown or excluded. "
+                'Read their reasons.')
   if left_out:
-    said.append(f'{counted(len(left_out), "other thing")} could not be read')
-  return [f'{"; ".join(said)}. See the reasons of each.'] if said else []
+    names = [each['name'].rsplit('/')[-1] for each in left_out[:MOST_NAMED]]
+    more = f' and {len(left_out) - MOST_NAMED} more' if len(left_out) > MOST_NAMED else ''
+    said.append(f'Left out, as they could not be read: {", ".join(names)}{more}.')
+  return said
 
 
 def label_of(report: dict) -> dict[str, str]:
