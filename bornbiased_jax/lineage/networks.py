@@ -41,7 +41,8 @@ Given = Network | Signature
 def look_up(name: Given) -> Model | Signature:
   """The model that a name means, or the signature that it was saved as; both have a `config`.
 
-  Raises InputError if there is none, or its configuration cannot be read.
+  Raises InputError if there is none, or its configuration or the headers of its weights cannot be
+  read.
   """
   if isinstance(name, Signature | Weights):
     return name
@@ -53,7 +54,10 @@ def look_up(name: Given) -> Model | Signature:
                        'the model itself')
     return found
   model = by_weights.weights_of(model) if by_weights.is_unknown(model) else model
-  _ = model.config  # One that cannot be read is refused here.
+  # What cannot be read is refused here, before another model is computed.
+  _ = model.config
+  if model.kind == 'transformers' and not isinstance(model, Weights):
+    model.layers()
   return model
 
 

@@ -225,7 +225,8 @@ def _why_no_run(directory):
   runs = sorted(path.name for path in directory.iterdir() if path.is_dir() and steps(path))
   if not runs:
     is_other = (directory / 'config.json').is_file()
-    return 'no checkpoint' + is_other * ', but a model of transformers, which storage.open reads'
+    return 'no checkpoint' + (', but a model of transformers, which storage.open reads' if is_other
+                              else ' of a run, and no config.json with safetensors')
   return f'holds several runs; give one of {", ".join(str(directory / run) for run in runs)}'
 
 

@@ -1,6 +1,7 @@
 """Networks by name have the verdict of their signatures, from the cache where it has them."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -59,6 +60,14 @@ def test_a_signature_is_made_once(runs, tmp_path):
       lineage.states(runs['a'], TOKENS, tmp_path).hidden_ND, states.hidden_ND)
   with pytest.raises(InputError, match=f'{other} has hidden states for other sequences'):
     lineage.look_up(str(other))
+
+
+def test_weights_that_cannot_be_read_are_refused_before_a_model_is_computed(tmp_path):
+  shutil.copytree(GOLDENS / 'gpt2', tmp_path / 'gpt2')
+  weights = tmp_path / 'gpt2' / 'model.safetensors'
+  weights.rename(weights.with_name('pytorch_model.bin'))
+  with pytest.raises(InputError, match="'pytorch_model.bin' is a pickle"):
+    lineage.look_up(str(tmp_path / 'gpt2'))
 
 
 @pytest.mark.parametrize('damage', [

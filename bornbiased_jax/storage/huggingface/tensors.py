@@ -141,9 +141,11 @@ def refuse_file(file: Path) -> None:
   """Raises InputError for weights without a config.json; it says what to give instead."""
   if file.suffix in _PICKLES:
     raise InputError(
-        f'{file} is a pickle, which could run code, and is not read. In Python two lines convert '
-        f"it: tensors = torch.load('{file}', weights_only=True); huggingface.save('FOLDER', "
-        "*huggingface.from_state_dict('config.json', tensors)), for names of your own with names=")
+        f'{file} is a pickle, which could run code, and is not read. Convert it in Python: import '
+        "torch; from bornbiased_jax.storage import huggingface; tensors = torch.load("
+        f"'{file}', weights_only=True); huggingface.save('NEW_FOLDER', "
+        "*huggingface.from_state_dict('config.json', tensors)), where config.json is the model's; "
+        'names of your own need names= there')
   if WEIGHTS.fullmatch(file.name):
     raise InputError(f'{file} has only the weights of a model; give its folder {file.parent}, '
                      'which needs config.json too')
