@@ -53,11 +53,12 @@ def look_up(name: Given) -> Model | Signature:
       raise InputError(f'{name} has hidden states for other sequences than a verdict reads; give '
                        'the model itself')
     return found
-  model = by_weights.weights_of(model) if by_weights.is_unknown(model) else model
   # What cannot be read is refused here, before another model is computed.
-  _ = model.config
-  if model.kind == 'transformers' and not isinstance(model, Weights):
+  if by_weights.is_unknown(model):
+    model = by_weights.weights_of(model)
+  elif model.kind == 'transformers':
     model.layers()
+  _ = model.config
   return model
 
 

@@ -75,9 +75,8 @@ def listed(names: list[str]) -> str:
 
 def _in_part(rows, label):
   shown = [listed([label[row['base']], label[row['suspect']]]) for row in rows[:MOST_NAMED]]
-  more = f'; and {len(rows) - MOST_NAMED} more' if len(rows) > MOST_NAMED else ''
   return (f'{counted(len(rows), "pair")} agree{"s" * (len(rows) == 1)} in something, which does '
-          f'not show descent and does not clear them: {"; ".join(shown)}{more}. Read why.')
+          f'not show descent and does not clear them: {_named(shown, len(rows))}. Read why.')
 
 
 def _unsaid(num_inconclusive, left_out):
@@ -87,9 +86,13 @@ def _unsaid(num_inconclusive, left_out):
                 'Read their reasons.')
   if left_out:
     names = [each['name'].rsplit('/')[-1] for each in left_out[:MOST_NAMED]]
-    more = f' and {len(left_out) - MOST_NAMED} more' if len(left_out) > MOST_NAMED else ''
-    said.append(f'Left out, as they could not be read: {", ".join(names)}{more}.')
+    said.append(f'Left out, as they could not be read: {_named(names, len(left_out))}.')
   return said
+
+
+def _named(names, count):
+  """The first names, and how many more there are."""
+  return '; '.join(names) + (f'; and {count - MOST_NAMED} more' if count > MOST_NAMED else '')
 
 
 def label_of(report: dict) -> dict[str, str]:
