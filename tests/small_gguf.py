@@ -5,6 +5,7 @@ What else a converter does to the tensors is as in llama.cpp's.
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -52,6 +53,64 @@ def write(path, directory, kind='F32', change=lambda writer: None, tensors=None,
   writer.write_tensors_to_file()
   writer.close()
   return path
+
+
+def write_of_any(path, directory):
+  """Writes the model of a directory of a family that has no forward pass here as a GGUF file."""
+  gguf = pytest.importorskip('gguf')
+  config = json.loads((directory / 'config.json').read_text())
+  name = dict(deepseek_v3='deepseek2', gpt_oss='gpt-oss').get(*[config['model_type']] * 2)
+  number = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
+  names, writer = gguf.get_tensor_name_map(number, 10), gguf.GGUFWriter(path, name)
+  get = lambda *names: next(config[name] for name in names if name in config)
+  writer.add_embedding_length(config['hidden_size'])
+  writer.add_head_count(get('num_attention_heads', 'n_head'))
+  if 'rms_norm_eps' in config:
+    writer.add_layer_norm_rms_eps(config['rms_norm_eps'])
+  else:
+    writer.add_layer_norm_eps(get('layer_norm_eps', 'layer_norm_epsilon'))
+  tensors = load_file(directory / 'model.safetensors')
+  for stem, ending, values in _converted_layers(config, _stacked(tensors)):
+    writer.add_tensor(f'{names.get_name(stem)}.{ending}', np.ascontiguousarray(values))
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+
+
+def _stacked(tensors):
+  """Matrices of experts that have names of their own, as one."""
+  found = {}
+  for name, values in tensors.items():
+    stacked, is_one = re.subn(r'experts\.\d+\.', 'experts.', name)
+    found.setdefault(stacked, []).append(values) if is_one else found.update({name: values})
+  return {name: np.stack(each) if isinstance(each, list) else each for name, each in found.items()}
+
+
+def _converted_layers(config, tensors):
+  for name, values in tensors.items():
+    stem, _, ending = name.removeprefix('transformer.').rpartition('.')
+    if stem.endswith('kv_b_proj'):  # DeepSeek's, of keys and of values.
+      parts = values.reshape(config['num_attention_heads'], -1, config['kv_lora_rank'])
+      key, value = np.split(parts, [config['qk_nope_head_dim']], axis=1)
+      yield stem.replace('kv_b', 'k_b'), ending, key.swapaxes(1, 2)
+      yield stem.replace('kv_b', 'v_b'), ending, value
+    elif stem.endswith('query_key_value'):  # BLOOM's, by head.
+      by_head = values.reshape(config['n_head'], 3, -1, *values.shape[1:])
+      yield stem, ending, by_head.swapaxes(0, 1).reshape(values.shape)
+    elif ending.startswith('gate_up_proj'):  # gpt-oss's, which take turns.
+      kind = 'bias' if ending.endswith('bias') else 'weight'
+      for i, part in enumerate(('gate_proj', 'up_proj')):
+        half = values[..., i::2]
+        yield f'{stem}.{part}', kind, half if kind == 'bias' else half.swapaxes(1, 2)
+    elif ending.startswith('down_proj'):
+      is_bias = ending.endswith('bias')
+      yield (f'{stem}.down_proj', 'bias' if is_bias else 'weight',
+             values if is_bias else values.swapaxes(1, 2))
+    elif ending in ('weight', 'bias'):
+      yield stem, ending, values
+    else:
+      yield f'{stem}.{ending.removesuffix("_bias")}', 'bias', values
 
 
 def _add(gguf, writer, name, values, kind):

@@ -16,6 +16,10 @@ UNITS = (
     ('proj_up_gate', 'proj_up', 'proj_down'),
     ('c_fc_0', 'c_fc_1', 'c_proj'),
     ('w_in.w_0', 'w_in.w_1', 'w_out'),
+    ('ffn_gate_exps', 'ffn_up_exps', 'ffn_down_exps'),  # GGUF's, these four.
+    ('ffn_gate_shexp', 'ffn_up_shexp', 'ffn_down_shexp'),
+    ('ffn_gate', 'ffn_up', 'ffn_down'),
+    (None, 'ffn_up', 'ffn_down'),
     (None, 'gate_up_proj', 'down_proj'),
     (None, 'w13_weight', 'w2_weight'),
     (None, 'w13', 'w2'),
@@ -49,6 +53,7 @@ HEADS = (
     ('Wq', 'Wk', 'Wv', 'dense'),
     ('wq', 'wk', 'wv', 'wo'),
     ('project_q', 'project_k', 'project_v', 'attention_out'),
+    ('attn_q', 'attn_k', 'attn_v', 'attn_output'),
 )
 FUSED_HEADS = (
     ('query_key_value', 'dense'),
@@ -59,8 +64,13 @@ FUSED_HEADS = (
     ('Wqkv', 'out_proj'),
     ('Wqkv', 'Wo'),
     ('wqkv', 'wo'),
+    ('attn_qkv', 'attn_output'),
 )
-LATENT_HEADS = ('kv_a_proj_with_mqa', 'kv_a_layernorm', 'kv_b_proj', 'o_proj')
+LATENT_HEADS = (
+    ('kv_a_proj_with_mqa', 'kv_a_layernorm', 'kv_b_proj', 'o_proj'),
+    ('attn_kv_a_mqa', 'attn_kv_a_norm', 'attn_kv_b', 'attn_output'),
+    ('attn_kv_a_mqa', 'attn_kv_a_norm', 'attn_v_b', 'attn_output'),
+)
 # What multiplies each channel that `output` reads, or each unit: a gate or a gain of a norm.
 GATES = 'gate_proj', 'output_gate', 'g_proj', 'linear_gate'
 GAINS = ('attn_sub_norm', 'sub_norm', 'ffn_sub_norm', 'norm', 'o_norm')
@@ -89,9 +99,10 @@ BEFORE_UNITS = (
     'ffn_norm', 'norm_ffn', 'mlp_norm', 'ln_2', 'ln2', 'norm_2', 'ln_mlp', 'final_layer_norm',
     'layernorm2', 'norm_attn_norm.norm_2', 'channel_pre_norm', 'ffn.layernorm_before_ffn',
     'intermediate.LayerNorm', 'LayerNorm', 'ln', 'feed_forward.layer_norm')
-BETWEEN = 'post_attention_layernorm'
+BETWEEN = ('post_attention_layernorm', 'post_attention_norm')
 BEHIND_HEADS = ('post_self_attn_layernorm', 'attention_output_norm')
-BEHIND_UNITS = ('post_feedforward_layernorm', 'post_mlp_layernorm', 'mlp_output_norm')
+BEHIND_UNITS = ('post_feedforward_layernorm', 'post_mlp_layernorm', 'mlp_output_norm',
+                'post_ffw_norm')
 # Norms of these scale by 1 + gain.
 ZERO_CENTRED = re.compile(r'gemma[23]?(_text)?$|(vault|recurrent_)gemma|t5gemma|nemotron$'
                           r'|qwen3_(next|5)|qwen4|minimax_m3|step3p7')
@@ -105,7 +116,7 @@ NORM_OF_STREAM = re.compile(r'openai-gpt|(pl)?bart|prophetnet|mvp|marian|trocr|x
 
 EMBEDDING = re.compile(r'embed_tokens|word_embeddings?$|wte$|tok_embeddings$|tokens_embed'
                        r'|embed_in|input_embedding|shared$|transformer\.w$|backbone\.embeddings'
-                       r'|embeddings?$|rwkv\.embeddings|word_embedding')
+                       r'|embeddings?$|token_embd$|rwkv\.embeddings|word_embedding')
 NO_EMBEDDING = re.compile(r'pos|type|segment|patch|lm_head|per_layer')
 NOT_READ = re.compile(r'lora|adapter|conv|mamba|linear_attn|encoder_attn|cross|indexer|router'
                       r'|att(entio)?n\.experts|shared_transf')

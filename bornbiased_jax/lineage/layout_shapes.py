@@ -74,7 +74,7 @@ def match(layer: Mapping, shapes: Mapping) -> Iterable[tuple[str, str, dict]]:
   tables = [('units', ('gate', 'up', 'down'), x) for x in names.UNITS]
   tables += [('heads', ('query', 'key', 'value', 'output'), x) for x in names.HEADS]
   tables += [('fused', ('fused', 'output'), x) for x in names.FUSED_HEADS]
-  tables += [('latent', ('first', 'gain', 'value', 'output'), names.LATENT_HEADS)]
+  tables += [('latent', ('first', 'gain', 'value', 'output'), x) for x in names.LATENT_HEADS]
   for kind, roles, leaves in tables:
     last = str(leaves[-1])
     for key in list(layer):
@@ -256,7 +256,7 @@ class Builder:
     if names.NORM_OF_STREAM.match(self.kind):
       return None, None
     has = lambda keys: next((self.layer[x][0] for x in keys if x in self.layer), None)
-    before, middle, after = has(names.BEFORE_HEADS), has([names.BETWEEN]), has(names.BEFORE_UNITS)
+    before, middle, after = has(names.BEFORE_HEADS), has(names.BETWEEN), has(names.BEFORE_UNITS)
     if kind == 'units':
       own = after or (middle if before else None)
       return own or before, has(names.BEHIND_UNITS)

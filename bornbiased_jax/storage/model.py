@@ -33,7 +33,7 @@ from bornbiased_jax.models.initialization import as_seed, draw_params, init_para
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import architectures, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
-from bornbiased_jax.storage.huggingface import adapters, io
+from bornbiased_jax.storage.huggingface import adapters, gguf, io
 from bornbiased_jax.storage.huggingface.tensors import refuse_file
 from bornbiased_jax.storage.layers import Layers
 
@@ -144,10 +144,11 @@ class Model:
 
   @functools.cached_property
   def entries(self) -> dict | None:
-    """What config.json holds, read once; None if there is no folder of `transformers`."""
-    if self.files is None or not self.files.is_dir():
+    """What config.json holds, read once, or what it would in place of a GGUF file; else None."""
+    if self.files is None:
       return None
-    return read_json(self.files / 'config.json')
+    return (gguf.read_entries(self.files) if huggingface.is_gguf(self.files) else
+            read_json(self.files / 'config.json'))
 
   @functools.cached_property
   def _opened(self):

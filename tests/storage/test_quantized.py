@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface import quantized
+from bornbiased_jax.storage.huggingface.tensors import tensors_in
 from directories import assert_equal, assert_same, edit_config, edit_tensors, load_refusal
 
 INT32 = np.int32
@@ -290,3 +293,29 @@ def test_scales_of_the_cache_are_left_out(settings, copy):
     edit_config(path, quantization_config=settings)
     found.append(huggingface.load(path))
   assert_equal(*found)
+
+
+def test_experts_of_gpt_oss_are_those_of_transformers(tmp_path):
+  torch = pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+  random = np.random.default_rng(0)
+  parts = {'blocks': random.integers(0, 256, (3, 8, 2, 16), np.uint8),
+           'scales': random.integers(110, 140, (3, 8, 2), np.uint8)}
+  path, name = tmp_path / 'model.safetensors', 'layers.0.experts.down_proj'
+  save_file({f'{name}_{ending}': part for ending, part in parts.items()}, path)
+  settings = quantized.read_quantization({'quantization_config': {'quant_method': 'mxfp4'}})
+  tensor, = quantized.dequantized(tensors_in(path), settings)
+  wanted = convert_moe_packed_tensors(
+      *map(torch.from_numpy, parts.values()), dtype=torch.float32).numpy()
+  assert (tensor.stored_name, tuple(tensor.shape)) == (name, wanted.shape)
+  np.testing.assert_array_equal(tensor.read(), wanted)
+  np.testing.assert_array_equal(tensor.read(1, 2), wanted[1:2])
+
+
+@pytest.mark.parametrize('shape', [(3, 8, 3), (3, 8)], ids=str)
+def test_scales_of_gpt_oss_that_do_not_fit(shape, tmp_path):
+  save_file({'up_blocks': np.zeros((3, 8, 2, 16), np.uint8), 'up_scales': np.ones(shape, np.uint8)},
+            tmp_path / 'model.safetensors')
+  with pytest.raises(InputError, match='has blocks .* do not fit'):
+    list(quantized.dequantized(tensors_in(tmp_path / 'model.safetensors'), dict(method='mxfp4')))

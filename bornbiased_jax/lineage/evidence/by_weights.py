@@ -23,10 +23,11 @@ from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.storage import Model, hub
+from bornbiased_jax.storage.huggingface.adapters import Merged, read_adapter
 from bornbiased_jax.storage.huggingface.config import has_head
 from bornbiased_jax.storage.huggingface.families import FAMILIES
-from bornbiased_jax.storage.huggingface.quantized import dequantized, read_quantization
-from bornbiased_jax.storage.huggingface.tensors import Tensor, open_tensors
+from bornbiased_jax.storage.huggingface.io import stored_tensors
+from bornbiased_jax.storage.huggingface.tensors import Tensor
 from bornbiased_jax.storage.layers import ROWS
 
 READ = 'by names and shapes of tensors, without a forward pass'
@@ -53,6 +54,15 @@ class Weights(Model):
     about = super().about | {'read': READ, 'model_type': of_type, 'stack': self.layout.stack}
     left_out = ', '.join(self.layout.left_out)[:200]
     return about | ({'left_out': left_out} if left_out else {})
+
+  @property
+  def sources(self) -> dict:
+    """JSON with the digests of base and adapter, of which the base is read for it; or {}."""
+    if self.adapter is None:
+      return {}
+    base = dataclasses.replace(self, name=self.place, adapter=None)
+    return {'base': {'name': base.place, 'digest': base.survey().digest},
+            'adapter': {'name': str(self.adapter), 'digest': read_adapter(self.adapter).digest()}}
 
   @property
   def num_parameters(self) -> int:
@@ -92,12 +102,11 @@ class Weights(Model):
     return self.entries or {}
 
   @functools.cached_property
-  def _tensors(self) -> dict[str, Tensor]:
+  def _tensors(self) -> dict[str, Tensor | Merged]:
     if self.kind == 'hub':
       hub.fetch(self.place)
     assert self.files is not None  # `is_unknown` has seen the folder.
-    found = dequantized(open_tensors(self.files), read_quantization(self._settings))
-    return {each.stored_name: each for each in found}
+    return stored_tensors(self.files, self._settings, self.adapter)
 
   @functools.cached_property
   def _shapes(self):
@@ -105,8 +114,8 @@ class Weights(Model):
 
 
 def is_unknown(model: Model) -> bool:
-  """Whether a model is a folder of a family that has no forward pass here, or has no head."""
-  entries = None if model.adapter else model.entries
+  """Whether a model is in files, of a family that has no forward pass here, or has no head."""
+  entries = model.entries
   if entries is None:
     return False
   family = FAMILIES.get(str(entries.get('model_type')))

@@ -7,7 +7,6 @@ A merged weight is read like a tensor in a file, all of it or some rows, and onl
 The tensors of the adapter, not its configuration, say which modules it changes.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -90,6 +89,7 @@ class Merged(NamedTuple):
   scale: float
   magnitude: Tensor | None
   transposed: bool  # whether the weight is [in, out]
+  shape: list  # of the weight
 
   def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
     """Its rows from `first` to before `last`, or all, as float32; InputError as of a `Tensor`."""
@@ -169,15 +169,11 @@ def _compile(pattern):
     raise InputError(f'the pattern {show(pattern)} is not regular: {show(error)}') from None
 
 
-def merge(adapter: Adapter, config: ModelConfig, family: Family,
-          tensors: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor | Merged]]:
-  """Configuration and tensors of a model with an adapter; InputError if they do not belong."""
+def merge(adapter: Adapter, family: Family, tensors: dict[str, Tensor]
+          ) -> dict[str, Tensor | Merged]:
+  """The tensors of a model with an adapter; raises InputError if they do not belong together."""
   changed: dict[str, Tensor | Merged] = dict(tensors)
   known = dict(tensors)
-  if adapter.unties(config, family):
-    head = f'{family.head}.weight'
-    known[head] = changed[head] = tensors[f'{family.base}{family.modules["embedding"]}.weight']
-    config = dataclasses.replace(config, tied_head=False)
   for module, parts in adapter.modules.items():
     name = _full_name(module, family)
     for part in parts.keys() & {'weight', 'bias'}:
@@ -185,7 +181,14 @@ def merge(adapter: Adapter, config: ModelConfig, family: Family,
       known[f'{name}.{part}'] = changed[f'{name}.{part}'] = parts[part]
     if lora := {part: tensor for part, tensor in parts.items() if part.startswith('lora')}:
       changed[f'{name}.weight'] = _merged(adapter, module, lora, known, family)
-  return config, changed
+  return changed
+
+
+def by_names(adapter: Adapter) -> Family:
+  """A family without names of its own, for `merge` into a model of an architecture not known."""
+  tables = [module for module, parts in adapter.modules.items() if 'lora_embedding_A' in parts]
+  return Family('', {}, {}, {}, dict(zip(['embedding'], tables, strict=False)), base='',
+                transposed=adapter.stored.get('fan_in_fan_out') is not True)
 
 
 def _full_name(module, family):
@@ -221,7 +224,7 @@ def _merged(adapter, module, lora, known, family):
   for tensor, shape in zip((a, b, *magnitude), ([rank, ins], [outs, rank], [outs]), strict=False):
     _check_shape(tensor, base, shape)
   scale = alpha / (math.sqrt(rank) if stored['use_rslora'] else rank)
-  return Merged(base, a, b, scale, *(magnitude or [None]), transposed)
+  return Merged(base, a, b, scale, *(magnitude or [None]), transposed, base.shape)
 
 
 def _is_target(stored, module):

@@ -67,6 +67,10 @@ _MODULES = {
     'blocks/gate blocks/up': 'ffn_up', 'blocks/down': 'ffn_down',
     'blocks/mlp_output_norm': 'post_ffw_norm'}.items()}
 _ROPE_FACTORS = 'rope_freqs.weight'
+# Entry of config.json that says how tensors lie → entry of the metadata.
+_SIZES = {'hidden_size': 'embedding_length', 'num_attention_heads': 'attention.head_count',
+          'rms_norm_eps': _EPSILONS['rmsnorm'], 'layer_norm_eps': _EPSILONS['layernorm']}
+_BY_HEAD = 'attn_v_b.weight'
 # Llama 3 had read so many positions before; nothing but the factors says so.
 _LENGTHS = tuple(2**n for n in range(10, 18))
 
@@ -81,11 +85,36 @@ def is_gguf(path: str | os.PathLike) -> bool:
   return False
 
 
+def read_entries(file: Path) -> dict:
+  """The entries of config.json that a file of any architecture stands for: its kind and sizes."""
+  metadata, tensors = _header(file)
+  architecture = str(metadata.get('general.architecture'))
+  given = {ours: metadata.get(f'{architecture}.{theirs}') for ours, theirs in _SIZES.items()}
+  entries = {'model_type': _FAMILIES.get(architecture, f'GGUF {architecture}')}
+  if embedding := tensors.get('token_embd.weight'):
+    entries['vocab_size'] = embedding.shape[0]
+  return entries | {ours: value for ours, value in given.items() if value is not None}
+
+
+def named_tensors(file: Path) -> list[Tensor]:
+  """The tensors of a file of any architecture, by its names."""
+  return [_joined(tensor) if tensor.stored_name.endswith(_BY_HEAD) else tensor
+          for tensor in _header(file)[1].values()]
+
+
+def _joined(tensor):
+  """Rows of all heads [H K, inputs], of a tensor [H, K, inputs]."""
+  heads, *row = tensor.shape
+  values = lambda first, last: tensor.values(0, None).reshape(-1, row[-1])[first:last]
+  return tensor._replace(shape=[heads * row[0], row[-1]], values=values) if row[1:] else tensor
+
+
 def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
   """The configuration, the family with its names of GGUF, and the tensors of `transformers`."""
-  metadata, found = read_header(file)
+  metadata, found = _header(file)
   with naming(file):
-    architecture = _architecture(metadata)
+    architecture = metadata.get('general.architecture')
+    only('general.architecture', architecture, *_FAMILIES)
     family = _family(FAMILIES[_FAMILIES[architecture]])
     prefix = f'{architecture}.'
     given = _of_all_layers({name.removeprefix(prefix): value for name, value in metadata.items()
@@ -98,13 +127,14 @@ def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
   return config, family, [_in_halves(tensor, config) for tensor in found.values()]
 
 
-def _architecture(metadata):
-  if metadata.get('split.count', 0) not in (0, 1):
-    raise InputError('it is one part of several; join them: llama-gguf-split --merge FIRST WHOLE')
-  only('general.type', metadata.get('general.type', 'model'), 'model')
-  name = metadata.get('general.architecture')
-  only('general.architecture', name, *_FAMILIES)
-  return name
+def _header(file):
+  """Metadata and tensors of a whole model."""
+  metadata, tensors = read_header(file)
+  with naming(file):
+    if metadata.get('split.count', 0) not in (0, 1):
+      raise InputError('it is one part of several; join them: llama-gguf-split --merge FIRST WHOLE')
+    only('general.type', metadata.get('general.type', 'model'), 'model')
+  return metadata, tensors
 
 
 def _of_all_layers(given):

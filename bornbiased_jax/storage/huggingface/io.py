@@ -17,8 +17,8 @@ from bornbiased_jax.files import read_json
 from bornbiased_jax.storage.huggingface import adapters, leaves
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config, to_stored
 from bornbiased_jax.storage.huggingface.families import FAMILIES, IN_MEMORY, Family, in_memory
-from bornbiased_jax.storage.huggingface.gguf import is_gguf, open_gguf
-from bornbiased_jax.storage.huggingface.quantized import dequantized
+from bornbiased_jax.storage.huggingface.gguf import is_gguf, named_tensors, open_gguf
+from bornbiased_jax.storage.huggingface.quantized import dequantized, read_quantization
 from bornbiased_jax.storage.huggingface.tensors import (
   INDEX,
   WEIGHTS,
@@ -125,8 +125,12 @@ class Files:
     wanted = list(leaves.groups(config, family))
     leaves.check_all(self._path, tensors, wanted, f'{family.head}.weight')
     if adapter is not None:
-      config, tensors = adapters.merge(adapter, config, family, tensors)
-      wanted = list(leaves.groups(config, family))  # An untied head is one more.
+      if adapter.unties(config, family):
+        config = dataclasses.replace(config, tied_head=False)
+        embedding = tensors[f'{family.base}{family.modules["embedding"]}.weight']
+        tensors = tensors | {f'{family.head}.weight': embedding}
+        wanted = list(leaves.groups(config, family))  # The head is one more.
+      tensors = adapters.merge(adapter, family, tensors)
     return config, tensors, wanted
 
 
@@ -156,6 +160,26 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
   config, family, quantization = parse_config(read_json(file) if entries is None else entries, file)
   return Files(path, config, family, lambda: dequantized(open_tensors(path), quantization),
                None if adapter is None else adapters.read_adapter(Path(adapter)))
+
+
+def stored_tensors(path: Path, entries: dict, adapter: Path | None
+                   ) -> dict[str, Tensor | adapters.Merged]:
+  """The tensors of any folder or GGUF file by its own names; only headers are read.
+
+  Args:
+    path: the folder or file.
+    entries: of its config.json.
+    adapter: the folder of an adapter, which is merged where its names are those of tensors.
+
+  Raises InputError if a file is not right, or the adapter does not belong to it.
+  """
+  found = {each.stored_name: each for each in (
+      named_tensors(path) if path.is_file() else
+      dequantized(open_tensors(path), read_quantization(entries)))}
+  if adapter is None:
+    return {**found}
+  read = adapters.read_adapter(adapter)
+  return adapters.merge(read, adapters.by_names(read), found)
 
 
 def why_none(folder: Path) -> str | None:

@@ -1,8 +1,8 @@
 """Quantized weights: what they stand for.
 
-This is (q - z) · s, exactly, for whole numbers q, or numbers of 8 bits with a point, zero points z
-and scales s, computed in float32. What else quantization asks of activations and of the cache of
-keys and values is not done.
+This is (q - z) · s, exactly, for whole numbers q, or numbers of 4 or 8 bits with a point, zero
+points z and scales s, computed in float32. What else quantization asks of activations and of the
+cache of keys and values is not done.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from bornbiased_jax.storage.huggingface.tensors import DTYPES, Tensor
 
 # The numbers of bits that a weight may have.
 _METHODS = {'compressed-tensors': (2, 4, 8, None), 'gptq': (2, 4, 8), 'awq': (4,), 'fp8': (None,),
-            'fbgemm_fp8': (None,), 'modelopt': (8, None)}
+            'fbgemm_fp8': (None,), 'modelopt': (8, None), 'mxfp4': (None,)}
 # How numbers lie in words, where config.json may say it.
 _LAYOUTS = {'gptq': {'gptq', 'gptq_v2'}, 'awq': {'gemm'}}
 # Besides the weights: what activations and the cache are multiplied by, and a shape that others
@@ -27,6 +27,9 @@ AUXILIARY = re.compile(r'(input|output|activation|[qkv]|kv|prob|prob_output)_(sc
                        'weight_shape')
 # What shows that a module is quantized.
 _QUANTIZED = {'weight_scale', 'weight_scale_inv', 'weight_packed', 'qweight'}
+_BLOCKS = '_blocks', '_scales'  # of MXFP4, behind the name of a matrix
+# The numbers that MXFP4's four bits stand for. The first half is not negative.
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 _SMALL = ('I8', 'F8_E4M3', 'F8_E5M2')
 _SCALES = (*DTYPES, 'F8_E8M0')
 # The place of each column among the eight in a word of AWQ.
@@ -73,6 +76,8 @@ def dequantized(tensors: Iterable[Tensor], settings: dict) -> Iterator[Tensor]:
   modules: dict[str, dict[str, Tensor]] = {}
   for tensor in tensors:
     stem, _, ending = tensor.stored_name.rpartition('.')
+    if settings.get('method') == 'mxfp4' and ending.endswith(_BLOCKS):
+      stem, ending = tensor.stored_name[:-len(_BLOCKS[0])], ending[-len(_BLOCKS[0]):]
     if ending in _QUANTIZED and not settings:
       raise InputError(f'{tensor.file}: {show(stem)} is quantized, and config.json has no '
                        'quantization_config; take it from quantize_config.json or '
@@ -83,6 +88,8 @@ def dequantized(tensors: Iterable[Tensor], settings: dict) -> Iterator[Tensor]:
       modules[stem][ending] = tensor
   for stem, parts in modules.items():
     used = {ending: part for ending, part in parts.items() if not AUXILIARY.fullmatch(ending)}
+    if used.keys() == set(_BLOCKS):
+      yield _in_blocks(stem, *(used.pop(ending) for ending in _BLOCKS))
     if _QUANTIZED & used.keys():
       yield _weight(stem, used, settings)
       used = {ending: part for ending, part in used.items() if ending not in _TYPES}
@@ -124,6 +131,23 @@ def _weight(stem, parts, settings):
                        ) from None
 
   return main._replace(stored_name=f'{stem}.weight', shape=shape, dtype='F32', values=values)
+
+
+def _in_blocks(stem, blocks, scales):
+  """A matrix of experts [E, in, out], from pairs of numbers [E, out, blocks, 16] and exponents."""
+  experts, outs, count, size = [*blocks.shape, 0, 0, 0, 0][:4]
+  if (blocks.dtype, scales.dtype, scales.shape) != ('U8', 'U8', blocks.shape[:3]) or not size:
+    raise InputError(f'{blocks.file}: {show(stem)} has blocks {show(blocks.shape)} and scales '
+                     f'{show(scales.shape)}, which do not fit together')
+
+  def values(first, last):
+    pairs, exponents = (part.read(first, last) for part in (blocks, scales))
+    numbers = _FP4[np.stack([pairs & 15, pairs >> 4], axis=-1)]
+    scaled = np.ldexp(numbers, exponents.astype(np.int32)[..., None, None] - 127)
+    return scaled.reshape(-1, outs, count * size * 2).swapaxes(1, 2)
+
+  return blocks._replace(stored_name=stem, shape=[experts, 2 * count * size, outs], dtype='F32',
+                         values=values)
 
 
 def _bits(parts, settings):

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+from pathlib import Path
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -13,6 +15,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import by_weights
 from bornbiased_jax.lineage.evidence import signature as signatures
+import small_gguf
 
 transformers = pytest.importorskip('transformers')
 torch = pytest.importorskip('torch')
@@ -59,6 +62,33 @@ def test_a_copy_is_related_and_nobody_is_cleared(folders):
   report = lineage.compare_networks(folders['other'], folders['copy'], PROBE)
   assert report['verdict'] == 'inconclusive'
   assert any('no forward pass' in reason for reason in report['reasons'])
+
+
+def test_a_gguf_file_has_the_features_of_its_folder(folders, tmp_path):
+  small_gguf.write_of_any(tmp_path / 'a.gguf', Path(folders['own']))
+  file, own = (lineage.signature(name, PROBE) for name in (f'{tmp_path}/a.gguf', folders['own']))
+  assert {'up', 'down', 'value', 'output'} <= file.features.arrays.keys()
+  jax.tree.map(np.testing.assert_array_equal, file.features.arrays, own.features.arrays)
+  assert lineage.compare(file, own)['verdict'] == 'related'
+
+
+@pytest.mark.filterwarnings('ignore::FutureWarning')  # PEFT calls old names.
+@pytest.mark.parametrize('folders', ['bloom', 'stablelm'], indirect=True)
+def test_an_adapter_is_merged_as_peft_does(folders, tmp_path):
+  peft = pytest.importorskip('peft')
+  model = transformers.AutoModelForCausalLM.from_pretrained(folders['own'])
+  torch.manual_seed(0)
+  adapted = peft.get_peft_model(model, peft.LoraConfig(
+      r=2, use_dora=True, init_lora_weights=False, target_modules='all-linear'))
+  adapted.save_pretrained(tmp_path / 'adapter')
+  adapted.merge_and_unload().save_pretrained(tmp_path / 'merged')
+  names = [folders['own'], f'{folders["own"]}+{tmp_path / "adapter"}', str(tmp_path / 'merged')]
+  own, named, merged = (lineage.signature(name, PROBE) for name in names)
+  assert own.tensors.keys() == named.tensors.keys() == merged.tensors.keys()
+  for name, tensor in named.tensors.items():
+    np.testing.assert_allclose(tensor.sample, merged.tensors[name].sample, rtol=1e-5, atol=1e-6)
+  assert np.abs(named.features.arrays['up'] - own.features.arrays['up']).max() > 0.1
+  assert named.about['base']['digest'] == own.digest != named.digest
 
 
 @of_one
