@@ -63,8 +63,9 @@ class Sublayer:
 
 
 def number(settings: Mapping, keys: tuple[str, ...], default: int = 0) -> int:
-  """The first whole number that the settings have under one of these names."""
-  return next((settings[key] for key in keys if type(settings.get(key)) is int), default)
+  """The first whole number above 0 that the settings have under one of these names."""
+  return next((settings[key] for key in keys
+               if type(settings.get(key)) is int and settings[key] > 0), default)
 
 
 def match(layer: Mapping, shapes: Mapping) -> Iterable[tuple[str, str, dict]]:
@@ -83,11 +84,17 @@ def match(layer: Mapping, shapes: Mapping) -> Iterable[tuple[str, str, dict]]:
       path = key[:len(key) - len(last)]
       keys = {role: path + leaf for role, leaf in zip(roles, leaves, strict=True) if leaf}
       attention = kind != 'units'
-      if (all(x in layer for x in keys.values()) and not used & set(keys.values())
+      if (all(x in layer and (role == 'gain' or _is_matrix(shapes[layer[x][0]]))
+              for role, x in keys.items()) and not used & set(keys.values())
           and not names.NOT_READ.search(path)
           and not (attention and any(x.startswith(path) and 'conv' in x for x in layer if path))):
         used |= set(keys.values())
         yield kind, path.rstrip('.'), {role: layer[x] for role, x in keys.items()}
+
+
+def _is_matrix(shape):
+  """Whether it is of a matrix, or of one for each expert."""
+  return 2 <= len(shape) <= 3 and 0 not in shape
 
 
 def is_flipped(shape: tuple[int, ...], writes: bool, width: int) -> bool | None:
@@ -115,8 +122,8 @@ class Builder:
     shape = {role: self.shapes[x[0]] for role, x in tensors.items()}
     sizes = {role: self._rows(x, role) for role, x in shape.items() if role not in ('first', 'gain')
              and not (kind == 'latent' and role == 'value')}
-    if None in sizes.values() or any(self.shapes[x] != shape[role]
-                                     for role, each in tensors.items() for x in each):
+    if (None in sizes.values() or len(set(map(len, tensors.values()))) > 1
+        or any(self.shapes[x] != shape[role] for role, each in tensors.items() for x in each)):
       return None
     build = {'units': self._units, 'heads': self._heads, 'fused': self._fused,
              'latent': self._latent}[kind]
@@ -234,15 +241,17 @@ class Builder:
     return self._gates(rows_GHK) | roles | self._gain(rows_GHK)
 
   def _latent(self, tensors, sizes):
-    (rows, rank), known = self.shapes[tensors['value'][0]], self._sizes(sizes['output'])
-    if not known or rows % known[0] or rows // known[0] < known[1]:
+    (rows, rank), known = self.shapes[tensors['value'][0]][-2:], self._sizes(sizes['output'])
+    first, width = self.shapes[tensors['first'][0]][-2:]
+    if (not known or rows % known[0] or rows // known[0] < known[1] or first < rank
+        or (width, self.shapes[tensors['gain'][0]]) != (self.width, (rank,))):
       return None
     H, K = known
     value_GK = np.arange(rows).reshape(H, -1)[:, -K:]
     output_GHK = np.arange(H * K).reshape(H, 1, K)
     # A query of all channels of a key, those without a position and those with one, and a gate.
     queries = self.layer.get(self.path + 'q_b_proj')
-    gated = rows // H + self.shapes[tensors['first'][0]][0] - rank
+    gated = rows // H + first - rank
     gates = {}
     if queries and self.shapes[queries[0]][0] == H * gated:
       rows_GHK = np.arange(H * gated).reshape(H, 1, -1)[..., -K:]
@@ -255,7 +264,8 @@ class Builder:
   def _norms(self, kind):
     if names.NORM_OF_STREAM.match(self.kind):
       return None, None
-    has = lambda keys: next((self.layer[x][0] for x in keys if x in self.layer), None)
+    has = lambda keys: next((self.layer[x][0] for x in keys if x in self.layer
+                             and self.shapes[self.layer[x][0]] == (self.width,)), None)
     before, middle, after = has(names.BEFORE_HEADS), has(names.BETWEEN), has(names.BEFORE_UNITS)
     if kind == 'units':
       own = after or (middle if before else None)

@@ -78,7 +78,7 @@ class Weights(Model):
       arrays |= _stacked_alike([layer for layer in of_group if layer])
     return Survey(Features(self.config, arrays), np.ones(self.config.width, np.float32),
                   {name: tensors.take(name, tuple(each.shape) or (1,), _pieces(each))
-                   for name, each in self._tensors.items()})
+                   for name, each in self._tensors.items() if math.prod(each.shape)})
 
   def no_states(self, probe: Probe, *, about: dict, on_batch: Callable[[int], None],
                 parts: str | os.PathLike | None) -> HiddenStates:

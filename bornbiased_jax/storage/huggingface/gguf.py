@@ -6,6 +6,7 @@ all else is like in Hugging Face model folders.
 
 import contextlib
 import dataclasses
+import math
 import os
 from pathlib import Path
 
@@ -104,9 +105,10 @@ def named_tensors(file: Path) -> list[Tensor]:
 
 def _joined(tensor):
   """Rows of all heads [H K, inputs], of a tensor [H, K, inputs]."""
-  heads, *row = tensor.shape
-  values = lambda first, last: tensor.values(0, None).reshape(-1, row[-1])[first:last]
-  return tensor._replace(shape=[heads * row[0], row[-1]], values=values) if row[1:] else tensor
+  size = tensor.shape[-1]
+  return tensor._replace(
+      shape=[math.prod(tensor.shape[:-1]), size],
+      values=lambda first, last: tensor.values(0, None).reshape(-1, size)[first:last])
 
 
 def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:

@@ -1,0 +1,51 @@
+"""What an unknown family's config.json and tensors say is read or refused, whatever it is."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bornbiased_jax import lineage
+from bornbiased_jax.analysis.probes import Probe
+from bornbiased_jax.errors import InputError
+
+D, U, V = 32, 64, 50
+ENTRIES = dict(model_type='someone', vocab_size=V, hidden_size=D, num_attention_heads=4)
+SHAPES = [(), (0,), (1,), (D,), (D, D, D), (2, D, U), (0, D), (D, 0), (2, 2, 2, 2), (U, 2 * D),
+          (D, D), (2 * U, D), (V, D), (U, 1)]
+
+
+def survey(folder, tensors, **entries):
+  (folder / 'config.json').write_text(json.dumps(ENTRIES | entries))
+  save_file(tensors, folder / 'model.safetensors')
+  return lineage.signature(str(folder), Probe('tokens', 1000, 4)).features.arrays
+
+
+def drawn(random):
+  shapes = {'mlp.gate_proj': (U, D), 'mlp.up_proj': (U, D), 'mlp.down_proj': (D, U),
+            'input_layernorm': (D,)} | {f'self_attn.{x}_proj': (D, D) for x in 'qkvo'}
+  shapes = {f'model.layers.{i}.{name}.weight': shape
+            for i in range(4) for name, shape in shapes.items()}
+  return {name: random.standard_normal(shape, np.float32)
+          for name, shape in (shapes | {'model.embed_tokens.weight': (V, D)}).items()}
+
+
+@pytest.mark.parametrize('value', [-4, -1, 0, 3, 2**70, True, None, '4', [4], {}], ids=str)
+@pytest.mark.parametrize('name', ['num_attention_heads', 'hidden_size', 'vocab_size',
+                                  'num_experts'])
+def test_sizes_of_any_kind(name, value, tmp_path):
+  assert survey(tmp_path, drawn(np.random.default_rng(0)), **{name: value})['up'].shape[-1] == D
+
+
+@pytest.mark.parametrize('seed', range(40))
+def test_tensors_of_any_shape(seed, tmp_path):
+  random = np.random.default_rng(seed)
+  tensors = drawn(random)
+  for name in random.choice(sorted(tensors), random.integers(1, 4)):
+    strange = np.ones(SHAPES[random.integers(len(SHAPES))], np.float32)
+    tensors |= [{name: strange}, {name.replace('weight', 'bias'): strange},
+                {name.replace('mlp.', 'mlp.experts.1.'): tensors[name]}][random.integers(3)]
+  with contextlib.suppress(InputError):
+    assert survey(tmp_path, tensors)
