@@ -170,5 +170,6 @@ def _pieces(tensor) -> Iterator[np.ndarray]:
   if not tensor.shape:  # A number is one row of one entry.
     yield tensor.read()[None].astype(np.float32)
     return
-  for first in range(0, tensor.shape[0], ROWS):
-    yield tensor.read(first, min(first + ROWS, tensor.shape[0])).astype(np.float32)
+  step = max(1, ROWS // math.prod(tensor.shape[1:-1]))  # Of experts in one tensor a few.
+  for first in range(0, tensor.shape[0], step):
+    yield tensor.read(first, min(first + step, tensor.shape[0])).astype(np.float32)

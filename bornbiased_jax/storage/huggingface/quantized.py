@@ -28,8 +28,9 @@ AUXILIARY = re.compile(r'(input|output|activation|[qkv]|kv|prob|prob_output)_(sc
 # What shows that a module is quantized.
 _QUANTIZED = {'weight_scale', 'weight_scale_inv', 'weight_packed', 'qweight'}
 _BLOCKS = '_blocks', '_scales'  # of MXFP4, behind the name of a matrix
-# The numbers that MXFP4's four bits stand for. The first half is not negative.
+# The two numbers that a byte of MXFP4 stands for, the lower half first, as one word.
 _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+_FP4_PAIRS = np.stack([np.tile(_FP4, 16), np.repeat(_FP4, 16)], axis=1).view(np.uint64).ravel()
 _SMALL = ('I8', 'F8_E4M3', 'F8_E5M2')
 _SCALES = (*DTYPES, 'F8_E8M0')
 # The place of each column among the eight in a word of AWQ.
@@ -142,9 +143,10 @@ def _in_blocks(stem, blocks, scales):
 
   def values(first, last):
     pairs, exponents = (part.read(first, last) for part in (blocks, scales))
-    numbers = _FP4[np.stack([pairs & 15, pairs >> 4], axis=-1)]
-    scaled = np.ldexp(numbers, exponents.astype(np.int32)[..., None, None] - 127)
-    return scaled.reshape(-1, outs, count * size * 2).swapaxes(1, 2)
+    numbers = _FP4_PAIRS[pairs].view(np.float32)
+    with np.errstate(all='ignore'):  # What is not finite is seen when it is read.
+      numbers *= np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)[..., None]
+    return np.ascontiguousarray(numbers.reshape(-1, outs, count * size * 2).swapaxes(1, 2))
 
   return blocks._replace(stored_name=stem, shape=[experts, 2 * count * size, outs], dtype='F32',
                          values=values)
