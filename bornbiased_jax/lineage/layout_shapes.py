@@ -19,6 +19,7 @@ class Role:
       and values [G, K], of queries and outputs [G, H, K].
     flipped: whether these rows are the last axis of the matrix and not the one before it.
     stacked: whether the first axis of the matrix is for experts.
+    apart: whether each expert has a matrix of its own.
     through: of latent attention, the matrix that is read first and the gain between them.
     first: how many entries of the first axis are needed; None: all.
   """
@@ -28,6 +29,7 @@ class Role:
   rows: np.ndarray
   flipped: bool = False
   stacked: bool = False
+  apart: bool = False
   through: tuple[str, str] | None = None
   first: int | None = None
 
@@ -153,7 +155,8 @@ class Builder:
       biases = tuple(name for key, each in self.layer.items() for name in each
                      if key.endswith(':bias') and self.layer.get(key[:-5]) == list(tensors))
     shape = self.shapes[tensors[0]]
-    return Role(tuple(tensors), biases, rows, not self._is_last(shape, role), len(shape) == 3)
+    return Role(tuple(tensors), biases, rows, not self._is_last(shape, role), len(shape) == 3,
+                len(tensors) > 1)
 
   def _units(self, tensors, sizes):
     U, parts = sizes['down'], dict(tensors)

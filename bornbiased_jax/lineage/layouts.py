@@ -5,7 +5,7 @@ serves all architectures. That a layout is right is a property of the function: 
 or value channels within their heads, through it changes no output.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import os
 import re
@@ -19,7 +19,8 @@ from bornbiased_jax.lineage.layout_shapes import Sublayer
 
 UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
 _VOCABULARY = 'vocab_size', 'n_vocab'
-_NUMBERED = re.compile(r'(.*?)([^.]+)\.(\d+)\.(.+)')
+_NUMBERED = re.compile(r'((?:[^.]+\.)*?[^.]+)\.(\d{1,6})\.(.+)')
+_LONGEST_NAME = 1000
 _EXPERT = re.compile(r'(experts?)\.\d+\.')
 _APART = re.compile(r'(attentions|ffns|layer_norm[12])\.(\d+)')  # XLM's lists, one for each kind.
 
@@ -124,12 +125,35 @@ def read(layout: Layout, number: int, read_tensor: Callable[[str, int | None], n
           if role in wanted and where.tensors}
 
 
+def read_pieces(layout: Layout, number: int,
+                read_tensor: Callable[[str, int | None], np.ndarray], most_units: int
+                ) -> Iterator[dict[str, np.ndarray]]:
+  """What `read` returns, in pieces: at most so many units of each expert, or one value head."""
+  layer = layout.layers[number]
+  for sublayer in layer.units[:1]:
+    for first in range(0, sublayer.roles['up'].rows.shape[-1], most_units):
+      cut = lambda rows, first=first: rows[..., first:first + most_units]
+      yield read(dataclasses.replace(layout, layers=(Layer((_cut(sublayer, cut),), ()),)), 0,
+                 read_tensor)
+  for sublayer in layer.heads[:1]:
+    for head in range(len(sublayer.roles['value'].rows)):
+      cut = lambda rows, head=head: rows[head:head + 1]
+      yield read(dataclasses.replace(layout, layers=(Layer((), (_cut(sublayer, cut),)),)), 0,
+                 read_tensor)
+
+
+def _cut(sublayer, cut):
+  return dataclasses.replace(sublayer, roles={
+      role: dataclasses.replace(where, rows=cut(where.rows))
+      for role, where in sublayer.roles.items() if where.tensors})
+
+
 def _vectors(layout, sublayer, role, read_tensor):
   where = sublayer.roles[role]
   read = lambda name: np.asarray(read_tensor(name, None)).astype(np.float32)
   each = [where.get(np.asarray(read_tensor(name, where.first))).astype(np.float32)
           for name in where.tensors]
-  x = each[0] if len(each) == 1 else np.stack(each)
+  x = np.stack(each) if where.apart else each[0]
   if where.through:
     matrix, gain = where.through
     first = read(matrix)[:x.shape[-1]]
@@ -157,11 +181,12 @@ def _stacks(shapes):
   """stack → number of the layer → name within it → the tensors (of each expert) of that name."""
   stacks = {}
   for name in shapes:
-    match = _NUMBERED.fullmatch(_APART.sub(r'layers.\2.\1', name.replace('/', '.')))
+    plain = _APART.sub(r'layers.\2.\1', name.replace('/', '.'))
+    match = _NUMBERED.fullmatch(plain) if len(name) < _LONGEST_NAME else None
     if match:
-      inner = re.sub(r'(\.linear)?\.(weight|kernel|scale)$', '', match[4])
+      inner = re.sub(r'(\.linear)?\.(weight|kernel|scale)$', '', match[3])
       inner = re.sub(r'(\.bias|_bias)$', ':bias', inner)
-      layer = stacks.setdefault(match[1] + match[2], {}).setdefault(int(match[3]), {})
+      layer = stacks.setdefault(match[1], {}).setdefault(int(match[2]), {})
       layer.setdefault(_EXPERT.sub(r'\1.*.', inner), []).append(name)
   for layers in stacks.values():
     for number in [i for i, layer in layers.items() if any(map(names.DRAFT.search, layer))]:

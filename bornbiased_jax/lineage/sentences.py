@@ -37,7 +37,8 @@ ONE_LAYER = (
 TOKENIZERS = (
     'Tokenizers were not compared. If an id stands for another token in each model, the tests of '
     'hidden states may miss a descendant. The order of units and of values does not depend on ids.')
-_PARTS = {'units': 'MLP units', 'values': 'value channels', 'states': 'hidden states'}
+_PARTS = {'units': 'MLP units', 'values': 'value channels', 'states': 'hidden states',
+          'layers': 'layers in any disguise'}
 
 
 def found(results: Results, names: list[str]) -> str:
@@ -158,7 +159,7 @@ def limits(results: Results, base: Signature, suspect: Signature) -> Iterator[st
     yield ('Their MLPs differ in width. A descendant whose units were cut, and whose value '
            'channels were changed as well, would have been missed.')
   yield ('A copy whose units, value channels and residual channels were all changed on purpose '
-         'looks unrelated too, if its weights were also changed much or its token ids renumbered. '
+         'looks unrelated too, if its weights were also changed by more than 10 %. '
          'So does one whose residual channels were rotated and whose layers were dropped or moved, '
          'if it was also trained hard.')
   yield TOKENIZERS

@@ -163,6 +163,9 @@ def what_is_missing(results: Results, base: Signature) -> list[str]:
   fitted = [result for name, result in results.items() if name.endswith(FITTED)]
   if not any(result.counts for result in fitted):
     found.append(sentences.not_in_a_fitted_basis(fitted[0].reason))
+  layers = results['layers, any disguise']
+  if not layers.counts:
+    found.append(sentences.no_test('layers', [layers]))
   states = [result for name, result in results.items() if TESTS[name].of == 'states']
   if not any(result.counts for result in states):
     found.append(sentences.no_test('states', states))

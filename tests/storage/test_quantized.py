@@ -313,9 +313,16 @@ def test_experts_of_gpt_oss_are_those_of_transformers(tmp_path):
   np.testing.assert_array_equal(tensor.read(1, 2), wanted[1:2])
 
 
-@pytest.mark.parametrize('shape', [(3, 8, 3), (3, 8)], ids=str)
-def test_scales_of_gpt_oss_that_do_not_fit(shape, tmp_path):
-  save_file({'up_blocks': np.zeros((3, 8, 2, 16), np.uint8), 'up_scales': np.ones(shape, np.uint8)},
+@pytest.mark.parametrize('parts, settings, message', [
+    ({'blocks': (3, 8, 2, 16), 'scales': (3, 8, 3)}, True, 'do not fit'),
+    ({'blocks': (3, 8, 2, 16, 1), 'scales': (3, 8, 2, 16)}, True, 'do not fit'),
+    ({'blocks': (3, 8, 2, 8), 'scales': (3, 8, 2)}, True, 'do not fit'),
+    ({'blocks': (3, 8, 2, 16)}, True, 'do not fit'), ({'scales': (3, 8, 2)}, True, 'do not fit'),
+    ({'blocks': (3, 8, 2, 16), 'scales': (3, 8, 2)}, False, 'no quantization_config'),
+], ids=str)
+def test_parts_of_gpt_oss_that_do_not_fit(parts, settings, message, tmp_path):
+  save_file({f'up_{name}': np.ones(shape, np.uint8) for name, shape in parts.items()},
             tmp_path / 'model.safetensors')
-  with pytest.raises(InputError, match='has blocks .* do not fit'):
-    list(quantized.dequantized(tensors_in(tmp_path / 'model.safetensors'), dict(method='mxfp4')))
+  with pytest.raises(InputError, match=message):
+    list(quantized.dequantized(tensors_in(tmp_path / 'model.safetensors'),
+                               dict(method='mxfp4') if settings else {}))

@@ -1,15 +1,18 @@
 """Are two models alike in a way that no change of their parts can hide?
 
 MLP units, value channels and residual channels can all be exchanged or mixed without changing the
-function of a model. Such a copy has lost every order. Two things remain to compare: hidden states
-up to a rotation, and MLP units in any order. They cannot show descent, as models that learned the
-same are alike too, but they can keep a verdict from being 'unrelated'.
+function of a model. Such a copy has lost every order. Three things remain to compare: hidden states
+up to a rotation, MLP units in any order, and numbers of layers that no such change alters
+(`evidence.invariants`). They cannot show descent, as models that learned the same are alike too,
+but they can keep a verdict from being 'unrelated'.
 """
 
 import jax
 import numpy as np
+import scipy
 
 from bornbiased_jax.lineage import thresholds
+from bornbiased_jax.lineage.comparison.alignment import align
 from bornbiased_jax.lineage.comparison.likeness import Blocks, combine, flat
 from bornbiased_jax.lineage.comparison.order import orthonormal, unit_rows
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
@@ -74,6 +77,34 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
   is_own = own_L[:, None] == np.arange(nearest_LL.shape[1])
   statistic = float(nearest_LL[is_own].mean() - nearest_LL[~is_own].mean())
   return TestResult(statistic, level=thresholds.ALIKE_IN_ANY_ORDER)
+
+
+def layers_test(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> TestResult:
+  """Do layers agree in numbers that no disguise changes, beyond what all layers have in common?
+
+  The quantiles of `evidence.invariants` are written as cosine modes. The first four are left out:
+  training gives them to all models alike. Layers are paired by `align`. The statistic is the mean
+  over modes of 2 Σ x y / (Σ x² + Σ y²) over layers, where x and y are less their mean over layers:
+  1 for any disguised copy, 0 for independent models.
+  """
+  names = [name for name in a if name in b]
+  if not names:
+    return does_not_apply('they have no kind of features in common of which this was taken')
+  if min(len(a[names[0]]), len(b[names[0]])) < 2:
+    return does_not_apply('one of the models has only one layer')
+  x_LM, y_LM = (np.concatenate([_modes(each[name]) for name in names], axis=1) for each in (a, b))
+  pairs, _ = align(x_LM, y_LM)
+  x_PM, y_PM = (each[list(chosen)] for each, chosen in zip((x_LM, y_LM), zip(*pairs, strict=True),
+                                                           strict=True))
+  x_PM, y_PM = (each - each.mean(axis=0) for each in (x_PM, y_PM))
+  size_M = (x_PM**2 + y_PM**2).sum(axis=0)
+  agreement_M = 2 * (x_PM * y_PM).sum(axis=0) / np.maximum(size_M, 1e-30)
+  return TestResult(float(agreement_M.mean()), level=thresholds.ALIKE_LAYERS)
+
+
+def _modes(quantile_LQ):
+  """All cosine modes [L, M] of quantiles but the smoothest, and the last, which are noise."""
+  return scipy.fft.dct(quantile_LQ.astype(np.float64), norm='ortho')[:, 4:48]
 
 
 def _nearest(a, b):

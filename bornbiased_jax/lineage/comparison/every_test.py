@@ -17,7 +17,7 @@ class Kind(NamedTuple):
 
   Attributes:
     decides: whether it can show descent by itself.
-    of: what it is of: 'units', 'values' or 'states'.
+    of: what it is of: 'units', 'values', 'states' or 'layers'.
     compares: what it compares.
     misses: descendants that it cannot see.
   """
@@ -50,6 +50,10 @@ TESTS = {
     'hidden states, any basis': Kind(
         False, 'states', 'what the context adds to hidden states, up to a rotation',
         'other token ids; models that were changed so much that they compute something else'),
+    'layers, any disguise': Kind(
+        False, 'layers', 'sizes and cosines of all units, and the values of all heads, by layer, '
+        'without their order and basis',
+        'models whose weights were changed by more than 10 %; units that were cut'),
     'units, any order': Kind(
         False, 'units', 'MLP units, each with the most similar one, in the basis of the embeddings',
         'other token ids; models so large that only a part of their units is stored'),
@@ -65,6 +69,7 @@ def run_tests(base: Signature, suspect: Signature) -> Results:
   why = _unlike_ids(base.states, suspect.states)
   found['hidden states, any basis'] = does_not_apply(why) if why else any_basis.states_test(
       base.normalized_ND, suspect.normalized_ND)
+  found['layers, any disguise'] = any_basis.layers_test(base.invariants, suspect.invariants)
   units = [layers_of(each.features, UNITS) for each in (base, suspect)]
   found['units, any order'] = does_not_apply(why) if why else any_basis.units_test(
       units[0], units[1], base.states.input_ND, suspect.states.input_ND)

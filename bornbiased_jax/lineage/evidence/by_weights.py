@@ -17,7 +17,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import plain
 from bornbiased_jax.lineage import layouts
-from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence import features, hidden_states, invariants, tensors
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
@@ -30,6 +30,7 @@ from bornbiased_jax.storage.huggingface.io import stored_tensors
 from bornbiased_jax.storage.huggingface.tensors import Tensor
 from bornbiased_jax.storage.layers import ROWS
 
+_MOST_EXPERTS = 32
 READ = 'by names and shapes of tensors, without a forward pass'
 
 
@@ -51,8 +52,9 @@ class Weights(Model):
   def about(self) -> dict:
     """JSON that says which model it is, and what of it was read."""
     of_type = plain(str(self._settings.get('model_type')))[:200]
-    about = super().about | {'read': READ, 'model_type': of_type, 'stack': self.layout.stack}
-    left_out = ', '.join(self.layout.left_out)[:200]
+    about = super().about | {'read': READ, 'model_type': of_type,
+                             'stack': plain(self.layout.stack)[:200]}
+    left_out = plain(', '.join(self.layout.left_out))[:200]
     return about | ({'left_out': left_out} if left_out else {})
 
   @property
@@ -76,8 +78,9 @@ class Weights(Model):
     for group in (UNITS, VALUES):
       of_group = [{name: layer[name] for name in group if name in layer} for layer in layers]
       arrays |= _stacked_alike([layer for layer in of_group if layer])
-    return Survey(Features(self.config, arrays), np.ones(self.config.width, np.float32),
-                  {name: tensors.take(name, tuple(each.shape) or (1,), _pieces(each))
+    return Survey(Features(self.config, arrays), self._invariants(),
+                  np.ones(self.config.width, np.float32),
+                  {name: tensors.take(name, tuple(each.shape) or (1,), self._pieces(each))
                    for name, each in self._tensors.items() if math.prod(each.shape)})
 
   def no_states(self, probe: Probe, *, about: dict, on_batch: Callable[[int], None],
@@ -92,6 +95,32 @@ class Weights(Model):
     """The stored features of one layer, of whose tensors no more is read than they need."""
     read = functools.cache(lambda name, first: self._tensors[name].read(0, first))
     return features.of_vectors(layouts.read(self._stored, number, read))
+
+  def _invariants(self):
+    """What no disguise changes; of many experts it would take too long, and is left out."""
+    if self.config.num_experts > _MOST_EXPERTS:
+      return {}
+    most_units = max(1, features.UNITS_AT_ONCE // (self.config.num_experts * self.config.width))
+    return invariants.stacked([invariants.of_layer(layouts.read_pieces(
+        self.layout, number, functools.cache(lambda name, first: self._tensors[name].read()),
+        most_units)) for number in range(len(self.layout.layers))])
+
+  def _pieces(self, tensor) -> Iterator[np.ndarray]:
+    # What no feature reads, such as a mask, may be anything.
+    read = tensor.read if isinstance(tensor, Merged) or tensor.stored_name in self._used else (
+        lambda first, last: np.nan_to_num(tensor.values(first, last).astype(np.float32)))
+    if not tensor.shape:  # A number is one row of one entry.
+      yield read(0, None)[None].astype(np.float32)
+      return
+    step = max(1, ROWS // math.prod(tensor.shape[1:-1]))  # Of experts in one tensor a few.
+    for first in range(0, tensor.shape[0], step):
+      yield read(first, min(first + step, tensor.shape[0])).astype(np.float32)
+
+  @functools.cached_property
+  def _used(self):
+    roles = [where for layer in self.layout.layers for sublayer in (*layer.units, *layer.heads)
+             for where in sublayer.roles.values()]
+    return {name for where in roles for name in (*where.tensors, *(where.through or ()))}
 
   @functools.cached_property
   def _stored(self):
@@ -164,12 +193,3 @@ def _alike(items, kind):
   """Those of the most common kind."""
   common = collections.Counter(map(kind, items)).most_common(1)
   return [each for each in items if kind(each) == common[0][0]]
-
-
-def _pieces(tensor) -> Iterator[np.ndarray]:
-  if not tensor.shape:  # A number is one row of one entry.
-    yield tensor.read()[None].astype(np.float32)
-    return
-  step = max(1, ROWS // math.prod(tensor.shape[1:-1]))  # Of experts in one tensor a few.
-  for first in range(0, tensor.shape[0], step):
-    yield tensor.read(first, min(first + step, tensor.shape[0])).astype(np.float32)

@@ -15,6 +15,7 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import layouts
+from bornbiased_jax.lineage.evidence import invariants
 from bornbiased_jax.lineage.layouts import UNITS
 from bornbiased_jax.lineage.thresholds import BLOCK
 from bornbiased_jax.models.initialization import param_shapes
@@ -24,6 +25,8 @@ from bornbiased_jax.storage.layers import in_memory
 # of 7 billion parameters these are 40 units and 64 value channels of each layer.
 MOST_NUMBERS = 2**24
 LEAST_STORED = 16
+# Numbers of a layer's units, of each matrix, that are in memory once more for their invariants.
+UNITS_AT_ONCE = 2**20
 _OWN = 'blocks/0/'
 
 
@@ -62,9 +65,19 @@ def stacked(config: ModelConfig, layers: Iterable[dict[str, np.ndarray]]) -> Fea
 
 def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
   """The features of one layer, of its parameters `init_params(...)['blocks']` without that axis."""
+  return of_vectors(layouts.read(_stored_layout(config), 0, _reader(block)))
+
+
+def invariants_of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
+  """`invariants.of_layer` of these parameters."""
+  most_units = max(1, UNITS_AT_ONCE // (config.num_experts * config.width))
+  return invariants.of_layer(layouts.read_pieces(_own_layout(config), 0, _reader(block),
+                                                 most_units))
+
+
+def _reader(block):
   leaves = flatten_dict(block, sep='/')
-  read = lambda name, first: leaves[name.removeprefix(_OWN)][:first]
-  return of_vectors(layouts.read(_own_layout(config), 0, read))
+  return lambda name, first: leaves[name.removeprefix(_OWN)][:first]
 
 
 def of_vectors(vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -128,12 +141,17 @@ def stored_sizes(config: ModelConfig) -> tuple[int, int, int, int]:
 
 @functools.lru_cache(maxsize=32)
 def _own_layout(config):
-  """Where the features of one of our own layers lie, as far as they are stored."""
+  """Where the features of one of our own layers lie."""
   own = {_OWN + name: x.shape[1:]
          for name, x in flatten_dict(param_shapes(config)['blocks'], sep='/').items()}
   norm = 'layer_norm_eps' if config.norm == 'layernorm' else 'rms_norm_eps'
   settings = {'hidden_size': config.width, 'num_attention_heads': config.num_heads, norm: 1e-5}
-  return layouts.beginning(layouts.find(own, settings), *stored_sizes(config))
+  return layouts.find(own, settings)
+
+
+@functools.lru_cache(maxsize=32)
+def _stored_layout(config):
+  return layouts.beginning(_own_layout(config), *stored_sizes(config))
 
 
 def _unit(x, axes):

@@ -1,7 +1,8 @@
 """The signature of a model: all that a verdict reads of it, taken once, saved, compared later.
 
-It holds the configuration, the directions of hidden features (`features`), the last-token hidden
-states for a probe, and of each tensor a SHA-256 digest and 1,024 entries. At the shapes of a model
+It holds the configuration, the directions of hidden features (`features`), what no disguise changes
+of its layers (`invariants`), the last-token hidden states for a probe, and of each tensor a SHA-256
+digest and 1,024 entries. At the shapes of a model
 of 7 billion parameters, with 2,000 sequences, these are about 130 MB. Whoever gets it learns the
 directions of the stored features, some of the weights, and nothing of the text that was learned.
 """
@@ -16,13 +17,19 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, is_plain
-from bornbiased_jax.lineage.evidence import array_file, features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence import (
+  array_file,
+  features,
+  hidden_states,
+  invariants,
+  tensors,
+)
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
 from bornbiased_jax.storage.layers import Layers, in_memory
 
-_PREFIX = 'feature '
+_PREFIX, _INVARIANT = 'feature ', 'invariant '
 # What `about` says in one text, such as a path.
 _LONGEST = 4096
 
@@ -33,11 +40,13 @@ class Survey:
 
   Attributes:
     features: the model's hidden features.
+    invariants: what no disguise changes of its layers (`invariants.of_layer`), [L, 64] each.
     gain_D: the gains of its final norm.
     tensors: its tensors by name.
   """
 
   features: Features
+  invariants: dict[str, np.ndarray]
   gain_D: np.ndarray
   tensors: dict[str, Tensor]
 
@@ -89,6 +98,7 @@ class Signature(Survey):
   def save(self, path: str | os.PathLike) -> None:
     """Writes a safetensors file, which appears whole or not at all."""
     arrays = {_PREFIX + name: x for name, x in self.features.arrays.items()}
+    arrays |= {_INVARIANT + name: x for name, x in self.invariants.items()}
     arrays |= {name: getattr(self.states, name) for name in hidden_states.ARRAYS}
     arrays |= {'gain_D': self.gain_D,
                'samples': np.stack([each.sample for each in self.tensors.values()])}
@@ -101,11 +111,16 @@ def survey(layers: Layers) -> Survey:
   """Reads every parameter of a model once."""
   takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
   found: list[dict[str, np.ndarray]] = []
-  for name, piece in layers.leaves(
-      lambda block: found.append(features.of_layer(layers.config, block))):
+  numbers: list[dict[str, np.ndarray]] = []
+
+  def on_block(block):
+    found.append(features.of_layer(layers.config, block))
+    numbers.append(features.invariants_of_layer(layers.config, block))
+
+  for name, piece in layers.leaves(on_block):
     takers[name].see(piece)
   scale = 'final_norm/scale'
-  return Survey(features.stacked(layers.config, found),
+  return Survey(features.stacked(layers.config, found), invariants.stacked(numbers),
                 np.array(layers.read_rows(scale, 0, layers.shapes[scale][0])),
                 {name: taker.tensor() for name, taker in takers.items()})
 
@@ -117,7 +132,8 @@ def load(path: str | os.PathLike) -> Signature:
 
 def _from_archive(arrays, metadata):
   states = hidden_states.from_archive(arrays, metadata)
-  found = {name.removeprefix(_PREFIX): x for name, x in arrays.items() if name.startswith(_PREFIX)}
+  found, numbers = ({name.removeprefix(prefix): x for name, x in arrays.items()
+                     if name.startswith(prefix)} for prefix in (_PREFIX, _INVARIANT))
   wanted = features.shapes(states.config)
   # A network that was read by names may lack features, in some of its layers or in all.
   by_names, most = not len(states.hidden_ND), states.config.num_layers
@@ -125,8 +141,12 @@ def _from_archive(arrays, metadata):
                 and all(x.shape[1:] == wanted[name][1:] and x.dtype == np.float16
                         and (0 < len(x) <= most if by_names else len(x) == most)
                         for name, x in found.items())
+                and numbers.keys() <= {*invariants.NAMES}
+                and all(x.ndim == 2 and x.dtype == np.float32 and 0 < len(x) <= most
+                        and x.shape[1] == len(invariants.QUANTILES) for x in numbers.values())
+                and len({*map(len, numbers.values())}) < 2
                 and arrays['gain_D'].shape == (states.config.width,) and _is_about(states.about))
-  return Signature(Features(states.config, found), arrays['gain_D'],
+  return Signature(Features(states.config, found), numbers, arrays['gain_D'],
                    _tensors(arrays['samples'], metadata['tensors']), states)
 
 

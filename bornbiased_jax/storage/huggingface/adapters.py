@@ -7,6 +7,7 @@ A merged weight is read like a tensor in a file, all of it or some rows, and onl
 The tensors of the adapter, not its configuration, say which modules it changes.
 """
 
+import functools
 import json
 import math
 import os
@@ -54,6 +55,7 @@ _KINDS = {
                             or _is_list_of(value, int)),
     'init_lora_weights': (f'one of {", ".join(map(str, _INITS))}, as others change the base',
                           lambda value: type(value) in (bool, str) and value in _INITS)}
+_MOST_PATTERNS = 1000
 _DEFAULTS = dict(use_rslora=False, use_dora=False, target_modules=None, modules_to_save=None,
                  layers_to_transform=None, init_lora_weights=True)
 
@@ -150,6 +152,8 @@ def _read_settings(file):
       entry(stored, name, *kind)
     for name, kind in dict(rank_pattern=COUNT, alpha_pattern=NUMBER).items():
       stored[name] = of_type(stored, name, dict)
+      if len(stored[name]) > _MOST_PATTERNS:
+        raise InputError(f'{name} has {len(stored[name])} patterns, more than {_MOST_PATTERNS}')
       for pattern, value in stored[name].items():
         entry({f'{name} of {show(pattern)}': value}, f'{name} of {show(pattern)}', *kind)
         _compile(pattern)
@@ -159,6 +163,7 @@ def _read_settings(file):
   return stored
 
 
+@functools.cache
 def _compile(pattern):
   """A regular expression for the end of a module's name, if it is one that is soon matched."""
   if len(re.findall('[*+?{]', pattern)) > 4 or re.search(r'\)[*+{]', pattern):
@@ -184,11 +189,14 @@ def merge(adapter: Adapter, family: Family, tensors: dict[str, Tensor]
   return changed
 
 
-def by_names(adapter: Adapter) -> Family:
-  """A family without names of its own, for `merge` into a model of an architecture not known."""
-  tables = [module for module, parts in adapter.modules.items() if 'lora_embedding_A' in parts]
-  return Family('', {}, {}, {}, dict(zip(['embedding'], tables, strict=False)), base='',
-                transposed=adapter.stored.get('fan_in_fan_out') is not True)
+def merge_by_names(adapter: Adapter, tensors: dict[str, Tensor]) -> dict[str, Tensor | Merged]:
+  """`merge` into a model of any architecture, whose files may lack the prefix of its modules."""
+  own = lambda name: name.partition('.')[2] if f'{name}.weight' not in tensors else name
+  modules = {own(name): parts for name, parts in adapter.modules.items()}
+  tables = [name for name, parts in modules.items() if 'lora_embedding_A' in parts]
+  family = Family('', {}, {}, {}, dict(zip(['embedding'], tables, strict=False)), base='',
+                  transposed=adapter.stored.get('fan_in_fan_out') is not True)
+  return merge(adapter._replace(modules=modules), family, tensors)
 
 
 def _full_name(module, family):

@@ -91,9 +91,14 @@ def read_entries(file: Path) -> dict:
   metadata, tensors = _header(file)
   architecture = str(metadata.get('general.architecture'))
   given = {ours: metadata.get(f'{architecture}.{theirs}') for ours, theirs in _SIZES.items()}
-  entries = {'model_type': _FAMILIES.get(architecture, f'GGUF {architecture}')}
+  has_experts = metadata.get(f'{architecture}.expert_count')
+  entries = {'model_type': f'GGUF {architecture}' if has_experts else
+             _FAMILIES.get(architecture, f'GGUF {architecture}')}
   if embedding := tensors.get('token_embd.weight'):
     entries['vocab_size'] = embedding.shape[0]
+  # Some have a number for each layer.
+  given = {ours: value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+           for ours, value in given.items()}
   return entries | {ours: value for ours, value in given.items() if value is not None}
 
 

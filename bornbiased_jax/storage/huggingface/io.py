@@ -148,18 +148,27 @@ def open_files(path: str | os.PathLike, adapter: str | os.PathLike | None = None
     refuse_file(path)
   if is_gguf(path):
     if adapter is not None:
-      raise InputError(f'{path}: an adapter needs its base as a Hugging Face model folder, as a '
-                       'GGUF file has other names')
+      _refuse_gguf(path)
     config, family, found = open_gguf(path)
     return Files(path, config, family, lambda: found, None)
-  if (path / adapters.CONFIG).is_file():
-    raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
-                     'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
-                     'own')
+  _refuse_adapter_inside(path)
   file = path / 'config.json'
   config, family, quantization = parse_config(read_json(file) if entries is None else entries, file)
   return Files(path, config, family, lambda: dequantized(open_tensors(path), quantization),
                None if adapter is None else adapters.read_adapter(Path(adapter)))
+
+
+def _refuse_gguf(path):
+  if is_gguf(path):
+    raise InputError(f'{path}: an adapter needs its base as a Hugging Face model folder, as a '
+                     'GGUF file has other names')
+
+
+def _refuse_adapter_inside(path):
+  if (path / adapters.CONFIG).is_file():
+    raise InputError(f'{path} holds an adapter ({adapters.CONFIG}), which goes with a base: '
+                     'BASE+ADAPTER; if a model is there too, move the adapter to a folder of its '
+                     'own')
 
 
 def stored_tensors(path: Path, entries: dict, adapter: Path | None
@@ -173,13 +182,15 @@ def stored_tensors(path: Path, entries: dict, adapter: Path | None
 
   Raises InputError if a file is not right, or the adapter does not belong to it.
   """
-  found = {each.stored_name: each for each in (
-      named_tensors(path) if path.is_file() else
-      dequantized(open_tensors(path), read_quantization(entries)))}
+  if path.is_file():
+    found = _named(None, named_tensors(path))
+  else:
+    _refuse_adapter_inside(path)
+    found = _named(None, dequantized(open_tensors(path, whole=True), read_quantization(entries)))
   if adapter is None:
     return {**found}
-  read = adapters.read_adapter(adapter)
-  return adapters.merge(read, adapters.by_names(read), found)
+  _refuse_gguf(path)
+  return adapters.merge_by_names(adapters.read_adapter(adapter), found)
 
 
 def why_none(folder: Path) -> str | None:
@@ -198,14 +209,15 @@ def has_model(directory: Path) -> bool:
   return any((directory / file).is_file() for file in ('config.json', WHOLE, INDEX))
 
 
-def _named(family: Family, found: Iterable[Tensor]) -> dict[str, Tensor]:
-  """The tensors by the names of the family."""
+def _named(family: Family | None, found: Iterable[Tensor]) -> dict[str, Tensor]:
+  """The tensors by the names of the family, or by their own."""
   tensors: dict[str, Tensor] = {}
   for tensor in found:
     name = tensor.stored_name
-    name = name if name.startswith(family.base) else family.base + name
-    name = f'{family.head}.weight' if tensor.stored_name in _HEADS else name
-    name = f'{name}.weight' if name.endswith(IN_MEMORY) else name
+    if family:
+      name = name if name.startswith(family.base) else family.base + name
+      name = f'{family.head}.weight' if tensor.stored_name in _HEADS else name
+      name = f'{name}.weight' if name.endswith(IN_MEMORY) else name
     if name in tensors:
       raise InputError(f'{tensor.file}: tensor {show(tensor.stored_name)} is a second {show(name)}')
     tensors[name] = tensor

@@ -77,9 +77,10 @@ def dequantized(tensors: Iterable[Tensor], settings: dict) -> Iterator[Tensor]:
   modules: dict[str, dict[str, Tensor]] = {}
   for tensor in tensors:
     stem, _, ending = tensor.stored_name.rpartition('.')
-    if settings.get('method') == 'mxfp4' and ending.endswith(_BLOCKS):
+    in_blocks = tensor.dtype == 'U8' and ending.endswith(_BLOCKS)
+    if settings.get('method') == 'mxfp4' and in_blocks:
       stem, ending = tensor.stored_name[:-len(_BLOCKS[0])], ending[-len(_BLOCKS[0]):]
-    if ending in _QUANTIZED and not settings:
+    if (ending in _QUANTIZED or in_blocks) and not settings:
       raise InputError(f'{tensor.file}: {show(stem)} is quantized, and config.json has no '
                        'quantization_config; take it from quantize_config.json or '
                        'quant_config.json, and add quant_method')
@@ -89,8 +90,8 @@ def dequantized(tensors: Iterable[Tensor], settings: dict) -> Iterator[Tensor]:
       modules[stem][ending] = tensor
   for stem, parts in modules.items():
     used = {ending: part for ending, part in parts.items() if not AUXILIARY.fullmatch(ending)}
-    if used.keys() == set(_BLOCKS):
-      yield _in_blocks(stem, *(used.pop(ending) for ending in _BLOCKS))
+    if used.keys() & set(_BLOCKS):
+      yield _in_blocks(stem, *(used.pop(ending, None) for ending in _BLOCKS))
     if _QUANTIZED & used.keys():
       yield _weight(stem, used, settings)
       used = {ending: part for ending, part in used.items() if ending not in _TYPES}
@@ -136,10 +137,11 @@ def _weight(stem, parts, settings):
 
 def _in_blocks(stem, blocks, scales):
   """A matrix of experts [E, in, out], from pairs of numbers [E, out, blocks, 16] and exponents."""
-  experts, outs, count, size = [*blocks.shape, 0, 0, 0, 0][:4]
-  if (blocks.dtype, scales.dtype, scales.shape) != ('U8', 'U8', blocks.shape[:3]) or not size:
-    raise InputError(f'{blocks.file}: {show(stem)} has blocks {show(blocks.shape)} and scales '
-                     f'{show(scales.shape)}, which do not fit together')
+  shapes = [each and each.shape for each in (blocks, scales)]
+  if not all(shapes) or [*shapes[1], 16] != shapes[0] or len(shapes[0]) != 4:
+    raise InputError(f'{(blocks or scales).file}: {show(stem)} has blocks {show(shapes[0])} and '
+                     f'scales {show(shapes[1])}, which do not fit together')
+  experts, outs, count, size = blocks.shape
 
   def values(first, last):
     pairs, exponents = (part.read(first, last) for part in (blocks, scales))

@@ -62,10 +62,11 @@ def is_finite(values: np.ndarray) -> bool:
   return all(np.isfinite(flat[start:start + _PART]).all() for start in range(0, flat.size, _PART))
 
 
-def open_tensors(path: Path) -> Iterator[Tensor]:
+def open_tensors(path: Path, whole: bool = False) -> Iterator[Tensor]:
   """All tensors of a directory; only headers are read. Raises InputError if files are not right.
 
   Of several files the index says from which one a tensor is read, and leaves out what it lacks.
+  With `whole`, all that it names must be there.
   """
   if os.path.isfile(path / WHOLE):
     yield from tensors_in(path / WHOLE)
@@ -75,6 +76,9 @@ def open_tensors(path: Path) -> Iterator[Tensor]:
     for tensor in tensors_in(path / file):
       if file_of.get(tensor.stored_name) == file:
         yield tensor
+        del file_of[tensor.stored_name]
+  for name, file in file_of.items() if whole else ():
+    raise InputError(f'{path / file} lacks {show(name)}, which {INDEX} says is there')
 
 
 def tensors_in(file: Path) -> Iterator[Tensor]:
@@ -100,13 +104,21 @@ def _read_rows(file, place, shape, dtype, first, last):
   """Some rows of a tensor, which begins at a place of its file; that is not mapped."""
   rows, row = range(*slice(first, last).indices(shape[0] if shape else 1)), math.prod(shape[1:])
   try:
-    kind = _EXTENSIONS.get(dtype) or np.dtype(f'<{dtype[0].lower()}{int(dtype[1:]) // 8}')
+    if not (kind := _kind(dtype)):
+      raise InputError(f'{file} has a tensor of type {show(dtype)}, which is not read')
     with open(file, 'rb') as handle:
       handle.seek(place + rows.start * row * kind.itemsize)
       values = np.fromfile(handle, kind, len(rows) * row)
     return values.reshape(len(rows), *shape[1:]) if shape else values.reshape(())
   except (OSError, ValueError) as error:
     raise InputError(f'{file} is not a whole safetensors file: {show(error)}') from None
+
+
+def _kind(dtype):
+  if dtype in _EXTENSIONS or dtype == 'BOOL':
+    return _EXTENSIONS.get(dtype, np.dtype(bool))
+  is_plain = re.fullmatch('[IUF](8|16|32|64)', dtype)
+  return is_plain and np.dtype(f'<{dtype[0].lower()}{int(dtype[1:]) // 8}')
 
 
 def stamp(file: Path) -> tuple:

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from bornbiased_jax import lineage
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.evidence import by_weights
+from bornbiased_jax.lineage.evidence import by_weights, features
 from bornbiased_jax.lineage.evidence import signature as signatures
 import small_gguf
 
@@ -115,6 +115,52 @@ def test_a_matrix_in_common_is_named_first(folders):
   report = lineage.compare(own, mixed)
   assert report['verdict'] == 'inconclusive'
   assert name.removeprefix(f'{stack}.2.') + ' of layer 2' in report['reasons'][0]
+
+
+@of_one
+def test_experts_are_experts_if_only_one_is_stored(folders, tmp_path, monkeypatch):
+  """As of models so large that no more is kept."""
+  whole = lineage.signature(folders['own'], PROBE).features.arrays
+  monkeypatch.setattr(features, 'MOST_NUMBERS', 20_000)
+  own, copy = (lineage.signature(folders[name], PROBE) for name in ('own', 'copy'))
+  U = own.features.arrays['up'].shape[1]
+  np.testing.assert_allclose(own.features.arrays['up'], (whole['up'] * 2)[:, :U, :1], rtol=2e-3)
+  own.save(tmp_path / 'a.safetensors')
+  assert lineage.compare(signatures.load(tmp_path / 'a.safetensors'), copy)['agree']
+
+
+@of_one
+@pytest.mark.parametrize('change, message', [
+    (lambda folder: (folder / 'adapter_config.json').write_text('{}'), 'holds an adapter'),
+    (lambda folder: split(folder, 'model.layers.2.mlp.gate.weight'), 'lacks .*gate.weight'),
+], ids=['adapter', 'index'])
+def test_a_folder_with_less_or_more_than_a_model_is_refused(folders, change, message, tmp_path):
+  folder = shutil.copytree(folders['own'], tmp_path / 'own')
+  change(folder)
+  with pytest.raises(InputError, match=message):
+    lineage.signature(str(folder), PROBE)
+
+
+def split(folder, lacking):
+  """Makes the file of a model a shard, which lacks a tensor."""
+  stored = load_file(folder / 'model.safetensors')
+  (folder / 'model.safetensors').unlink()
+  index = {'weight_map': dict.fromkeys(stored, 'model-1.safetensors')}
+  (folder / 'model.safetensors.index.json').write_text(json.dumps(index))
+  stored.pop(lacking)
+  save_file(stored, folder / 'model-1.safetensors')
+
+
+@of_one
+def test_what_no_feature_reads_may_be_anything(folders, tmp_path):
+  folder = shutil.copytree(folders['own'], tmp_path / 'own')
+  stored = load_file(folder / 'model.safetensors') | {
+      'mask': np.tri(9, dtype=bool), 'bias': np.array(-np.inf, np.float16)}
+  save_file(stored, folder / 'model.safetensors')
+  made = lineage.signature(str(folder), PROBE)
+  assert {'mask', 'bias'} <= made.tensors.keys()
+  made.save(tmp_path / 'a.safetensors')
+  assert signatures.load(tmp_path / 'a.safetensors').digest == made.digest
 
 
 @of_one

@@ -32,6 +32,11 @@ def drawn(random):
           for name, shape in (shapes | {'model.embed_tokens.weight': (V, D)}).items()}
 
 
+@pytest.mark.parametrize('name', [f'layers.{"1" * 5000}.x', 'a' * 50_000 + '.0.x', 'a.' * 9999])
+def test_names_of_any_length(name, tmp_path):
+  assert survey(tmp_path, drawn(np.random.default_rng(0)) | {name: np.ones((2, 2), np.float32)})
+
+
 @pytest.mark.parametrize('value', [-4, -1, 0, 3, 2**70, True, None, '4', [4], {}], ids=str)
 @pytest.mark.parametrize('name', ['num_attention_heads', 'hidden_size', 'vocab_size',
                                   'num_experts'])

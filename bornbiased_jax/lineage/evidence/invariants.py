@@ -1,0 +1,74 @@
+"""Numbers of a layer that no change of its parts can alter, however a copy is disguised.
+
+Units, heads and residual channels can be exchanged, the residual stream can be rotated, scales can
+move between what a unit reads and writes, and the values of a head can be mixed, all without any
+effect. What stays is the size of each unit and the cosines between its own vectors, and of each
+head the singular values of what its values write. All units, or heads, of a layer are described
+together by quantiles, as they may stand in any order.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+QUANTILES = (np.arange(64) + 0.5) / 64
+NAMES = ('unit size', 'gate size', 'up and down', 'gate and up', 'gate and down', 'head')
+
+
+def of_layer(pieces: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """The quantiles [64], float32, of those of NAMES that a layer has.
+
+  Args:
+    pieces: parts of `layouts.read`: some of the units, or some of the heads.
+  """
+  found = defaultdict(list)
+  for piece in pieces:
+    of_part = {**(_of_units(**_only(piece, 'gate', 'up', 'down')) if 'up' in piece else {}),
+               **(_of_heads(piece['value'], piece['output']) if 'value' in piece else {})}
+    for name, numbers in of_part.items():
+      found[name].append(numbers.ravel())
+  return {name: np.quantile(np.concatenate(each), QUANTILES).astype(np.float32)
+          for name, each in found.items()}
+
+
+def stacked(layers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """The quantiles [L, 64] of all layers that have the most common names."""
+  names = max((tuple(layer) for layer in layers), key=[tuple(x) for x in layers].count)
+  alike = [layer for layer in layers if tuple(layer) == names]
+  return {name: np.stack([layer[name] for layer in alike]) for name in names}
+
+
+def _only(piece, *names):
+  return {name: piece[name] for name in names if name in piece}
+
+
+def _of_units(up, down, gate=None):
+  """Of units [..., D]; up and down may change their signs together, if there is a gate."""
+  found = {'unit size': _log(_size(up) * _size(down)), 'up and down': _cosine(up, down)}
+  if gate is None:
+    return found
+  return found | {'gate size': _log(_size(gate)), 'gate and up': np.abs(_cosine(gate, up)),
+                  'gate and down': np.abs(_cosine(gate, down))}
+
+
+def _of_heads(value_GKD, output_GHKD):
+  """log of the singular values of V_gᵀ O_gh, by K x K matrices that have the same."""
+  square_GKK = np.einsum('gkd,gjd->gkj', value_GKD, value_GKD, optimize=True)
+  written_GHKK = np.einsum('ghkd,ghjd->ghkj', output_GHKD, output_GHKD, optimize=True)
+  eigen_GK, axes_GKK = np.linalg.eigh(square_GKK.astype(np.float64))
+  root_GKK = np.sqrt(np.maximum(eigen_GK, 0))[:, None] * axes_GKK
+  product = np.einsum('gka,ghkj,gjb->ghab', root_GKK, written_GHKK, root_GKK, optimize=True)
+  return {'head': _log(np.linalg.eigvalsh(product)) / 2}
+
+
+def _size(x):
+  return np.sqrt(np.einsum('...d,...d->...', x, x))
+
+
+def _cosine(x, y):
+  return np.einsum('...d,...d->...', x, y) / np.maximum(_size(x) * _size(y), 1e-30)
+
+
+def _log(x):
+  return np.log(np.maximum(x, 1e-30))
