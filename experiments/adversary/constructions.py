@@ -187,6 +187,11 @@ _BY_PRINCIPLE: dict[str, Make] = {
     'units permuted and rotated': _by(preserving.permute_units, _ROTATED),
     'all seven changes': _by(*_ALL_SEVEN),
     'all seven changes (noise 0.5)': _by(*_ALL_SEVEN, _with(0.5, lossy.add_noise)),
+    'all seven changes, tokens renumbered': _by(*_ALL_SEVEN, _RENUMBERED),
+    'all seven changes, layer dropped, tokens renumbered': _by(
+        *_ALL_SEVEN, surgery.drop_layer, _RENUMBERED, **_DEEP),
+    'trained on (5 %), all seven changes, tokens renumbered': _by(
+        _partial(fine_tune, strength=0.05), *_ALL_SEVEN, _RENUMBERED),
     'rare tokens spoiled (and all seven)': _by(related.spoil_rare_tokens, *_ALL_SEVEN),
     'sorted, rotated, tokens renumbered': _by(
         surgery.sort_units, surgery.rotate_values, related.redraw_tokens,
