@@ -93,7 +93,7 @@ def summarize(row) -> dict:
           'changed_by_order': sum(a != b for a, b in zip(
               row['verdicts'], row.get('verdicts_swapped', row['verdicts']), strict=True)),
           'wrong': counts[WRONG[row['truth']]] if row['truth'] in WRONG else 0,
-          'tests': {name: summarize_test(row['tests'][name]) for name in TESTS}}
+          'tests': {name: summarize_test(row['tests'][name]) for name in row['tests']}}
 
 
 def summarize_test(results) -> dict:

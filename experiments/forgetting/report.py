@@ -11,13 +11,12 @@ from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.comparison.every_test import DECIDING
 
 from ..shared.tables import grouped, mean_ci95
-from .measurement import PUBLISHED, TESTS, WEIGHTS
+from .measurement import PUBLISHED, WEIGHTS
 
 VERDICT = 'verdict'
 # The order of tests where rows list them.
 LISTED = ('unit order', 'value order', 'unit order, fitted basis', 'value order, fitted basis',
           'SeedPrint', 'hidden states, any basis', 'units, any order', PUBLISHED)
-ALL = (*TESTS, VERDICT)
 LINE = 'config', 'optimizer', 'steps', 'variant'
 CELL = (*LINE, 'forgetting')
 # Pairs that are related, and which weights of the end are compared, in the words of tables.
@@ -32,6 +31,11 @@ def levels_of_tests() -> dict[str, float]:
             PUBLISHED: thresholds.level_z(thresholds.ALPHA / 2)}
   return dict.fromkeys(DECIDING, thresholds.related_z(1)) | normal | {
       VERDICT: thresholds.related_z(len(DECIDING))}
+
+
+def tests_of(rows: list[dict]) -> tuple[str, ...]:
+  """The tests that rows have, and the verdict."""
+  return (*rows[0].get('tests', LISTED), VERDICT)
 
 
 def result_of(row: dict, test: str) -> dict[str, float | None]:
@@ -102,7 +106,7 @@ def summarize(rows: list[dict]) -> list[dict]:
   summary = []
   for fields, own in grouped(rows, *LINE):
     measured = [row['forgetting'] for row in own]
-    for test in ALL:
+    for test in tests_of(own):
       found = fields | {'test': test, 'least': min(measured), 'most': max(measured)}
       for weights in WEIGHTS:
         found |= _of_weights([row for row in own if row['weights'] == weights], test, weights)
@@ -137,7 +141,7 @@ def by_cell(rows: list[dict]) -> list[dict]:
       row[f'{each["kind"]}_{each["weights"]}'] = {
           test: {'share': float(np.mean([is_found(pair, test) for pair in pairs])),
                  'value': float(np.median([value(pair, test) for pair in pairs]))}
-          for test in ALL}
+          for test in tests_of(own)}
     found.append(row)
   return found
 
@@ -191,12 +195,13 @@ def draw(rows: list[dict]) -> 'plotting.Figure':
   first = [row for row in rows if all(row[name] == rows[0][name] for name in LINE)]
   over = 'forgetting' if len({row['forgetting'] for row in first}) > 1 else 'variant'
   shown = [row for row in (first if over == 'forgetting' else rows) if kind(row) == 'birth']
-  figure = plotting.figure(10, 1.3 + 0.27 * len(ALL))
+  tests = tests_of(rows)
+  figure = plotting.figure(10, 1.3 + 0.27 * len(tests))
   panels = figure.subplots(1, len(WEIGHTS), sharey=True, squeeze=False)[0]
   for ax, weights in zip(panels, WEIGHTS, strict=True):
     draw_found(ax, [row for row in shown if row['weights'] == weights], over)
     ax.set_title(f'initializations found, {COMPARED[weights]}')
-  panels[0].set_yticks(range(len(ALL)), ALL)
+  panels[0].set_yticks(range(len(tests)), tests)
   figure.suptitle(line_text(first[0]) + (f', F = {first[0]["forgetting"]:g}' * (over == 'variant')),
                   fontsize='medium')
   return figure
@@ -208,7 +213,7 @@ def draw_found(ax, rows, over):
   if over == 'forgetting':
     groups = sorted(groups, key=lambda each: each[0][over])
   counts = np.array([[sum(is_found(row, test) for row in own) for _, own in groups]
-                     for test in ALL])
+                     for test in tests_of(rows)])
   of_all = np.array([len(own) for _, own in groups])
   plotting.heat(ax, counts / of_all, plotting.COLORS[5], 1,
                 [[f'{count}/{number}' for count, number in zip(line, of_all, strict=True)]

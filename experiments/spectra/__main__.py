@@ -1,15 +1,17 @@
-"""Do singular values that no disguise changes tell descendants from others?
+"""Do numbers of layers that no disguise changes tell descendants from others?
 
     python -m experiments.spectra        # an hour on two CPU cores
 
 Networks that differ only in their seed are drawn and trained on one text, and all pairs of them
-are compared by the spectra of their layers (`statistic`). The first of --widths, --depths and
+are compared by the spectra of their layers (`statistic`), and by what the verdict reads of layers
+(`any_basis.layers_test`). The first of --widths, --depths and
 --config is the base; the others change one of these at a time. Random networks of the base get
 noise, are rounded or disguised, trained networks are trained further, and each is compared with its
 changed copy.
 
 Writes results.json (a row per pair: for each octave of modes the sum, the sum of squares and the
-number of products), figure.png, and a file with the singular values of each network.
+number of products; and the agreement of layers), figure.png, and a file with the singular values
+and other numbers of each network.
 """
 
 from collections.abc import Iterator
@@ -24,6 +26,9 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.fields import listed, natural, whole
 from bornbiased_jax.hosts import on_host
+from bornbiased_jax.lineage.comparison.any_basis import layers_test
+from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.storage.layers import in_memory
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
@@ -34,6 +39,7 @@ from ..transforms import lossy, preserving
 from . import statistic
 from .report import display, draw, summarize
 
+_SPECTRUM, _INVARIANT = 'spectrum ', 'invariant '
 # A learning rate times the width.
 RATE = 0.2
 # Largest product of width and steps; networks of a cell other than the base.
@@ -139,18 +145,22 @@ def measured(pair: dict, settings, output_dir) -> dict:
   other = 'none' if change == 'unrelated' else change
   first, second = (spectra_of(cell, *each, settings, output_dir) for each in (
       (a, 'none'), (b, other)))
+  part = lambda arrays, kind: {name.removeprefix(kind): x for name, x in arrays.items()
+                               if name.startswith(kind)}
   return {'moved': float(second['moved']), 'octaves': statistic.agreement(*(
-      [statistic.modes(x) for name, x in each.items() if name != 'moved']
-      for each in (first, second)))}
+      [statistic.modes(x) for x in part(each, _SPECTRUM).values()] for each in (first, second))),
+          'layers': layers_test(*(part(each, _INVARIANT) for each in (first, second))).statistic}
 
 
 def spectra_of(cell: Cell, seed: int, change: str, settings, output_dir) -> dict[str, np.ndarray]:
-  """The spectra of a network by number, and how far it was `moved`; kept in a file."""
+  """Spectra of a network by number, invariants, and how far it was `moved`; kept in a file."""
   path = output_dir / f'{cell}, seed {seed}, {change}.npz'
   if not path.exists():
     network, size = made(cell, seed, change, settings)
-    np.savez(path, moved=size, **{str(i): x.astype(np.float32)
-                                   for i, x in enumerate(statistic.spectra(*network))})
+    found = signature.survey(in_memory(*network)).invariants
+    np.savez(path, moved=size, **{_INVARIANT + name: x for name, x in found.items()},
+             **{f'{_SPECTRUM}{i}': x.astype(np.float32)
+                for i, x in enumerate(statistic.spectra(*network))})
   with np.load(path) as arrays:
     return dict(arrays)
 

@@ -20,7 +20,9 @@ def summarize(rows) -> list[dict]:
         'pairs': len(group), 'networks': len(np.unique(seeds)),
         'moved': np.mean([row['moved'] for row in group])} | {
         name: moments([z_of(row['octaves'][slice(*band)]) for row in group], seeds)
-        for name, band in BANDS.items()})
+        for name, band in BANDS.items()} | (
+            {'layers': moments([row['layers'] for row in group], seeds)}
+            if 'layers' in group[0] else {}))
   return summary
 
 
@@ -38,6 +40,9 @@ def display(row):
           'change of weights': f'{row["moved"]:.1%}',
           **{f'z, modes {name}': _or_dash(plus_minus(row[name], 'mean', '.1f', 'error'))
              for name in BANDS},
+          **({'agreement of layers': plus_minus(row['layers'], 'mean', '.2f', 'error'),
+              'its least, largest': f'{row["layers"]["min"]:.2f}, {row["layers"]["max"]:.2f}'}
+             if 'layers' in row else {}),
           'least, largest': _or_dash(f'{row["1–63"]["min"]:.1f}, {row["1–63"]["max"]:.1f}')}
 
 
