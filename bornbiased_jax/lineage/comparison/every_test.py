@@ -51,9 +51,9 @@ TESTS = {
         False, 'states', 'what the context adds to hidden states, up to a rotation',
         'other token ids; models that were changed so much that they compute something else'),
     'layers, any disguise': Kind(
-        False, 'layers', 'sizes and cosines of all units, and the values of all heads, by layer, '
-        'without their order and basis',
-        'models whose weights were changed by more than 10 %; units that were cut'),
+        False, 'layers', 'what no disguise changes of a layer: sizes and cosines of its units, and '
+        'what its heads write', 'weights that were changed by more than about 10 %; units that '
+        'were cut'),
     'units, any order': Kind(
         False, 'units', 'MLP units, each with the most similar one, in the basis of the embeddings',
         'other token ids; models so large that only a part of their units is stored'),
