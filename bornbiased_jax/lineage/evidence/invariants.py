@@ -24,8 +24,8 @@ def of_layer(pieces: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   """
   found = defaultdict(list)
   for piece in pieces:
-    of_part = {**(_of_units(**_only(piece, 'gate', 'up', 'down')) if 'up' in piece else {}),
-               **(_of_heads(piece['value'], piece['output']) if 'value' in piece else {})}
+    of_part = (_of_heads(piece['value'], piece['output']) if 'value' in piece else
+               _of_units(piece))
     for name, numbers in of_part.items():
       found[name].append(numbers.ravel())
   return {name: np.quantile(np.concatenate(each), QUANTILES).astype(np.float32)
@@ -39,17 +39,16 @@ def stacked(layers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   return {name: np.stack([layer[name] for layer in alike]) for name in names}
 
 
-def _only(piece, *names):
-  return {name: piece[name] for name in names if name in piece}
-
-
-def _of_units(up, down, gate=None):
+def _of_units(piece):
   """Of units [..., D]; up and down may change their signs together, if there is a gate."""
-  found = {'unit size': _log(_size(up) * _size(down)), 'up and down': _cosine(up, down)}
-  if gate is None:
-    return found
-  return found | {'gate size': _log(_size(gate)), 'gate and up': np.abs(_cosine(gate, up)),
-                  'gate and down': np.abs(_cosine(gate, down))}
+  inner = lambda a, b: np.einsum('...d,...d->...', piece[a], piece[b])
+  size = {name: np.sqrt(inner(name, name)) for name in piece}
+  cosine = lambda a, b: inner(a, b) / np.maximum(size[a] * size[b], 1e-30)
+  found = {'unit size': _log(size['up'] * size['down']), 'up and down': cosine('up', 'down')}
+  if 'gate' in piece:
+    found |= {'gate size': _log(size['gate']), 'gate and up': np.abs(cosine('gate', 'up')),
+              'gate and down': np.abs(cosine('gate', 'down'))}
+  return found
 
 
 def _of_heads(value_GKD, output_GHKD):
@@ -60,14 +59,6 @@ def _of_heads(value_GKD, output_GHKD):
   root_GKK = np.sqrt(np.maximum(eigen_GK, 0))[:, None] * axes_GKK
   product = np.einsum('gka,ghkj,gjb->ghab', root_GKK, written_GHKK, root_GKK, optimize=True)
   return {'head': _log(np.linalg.eigvalsh(product)) / 2}
-
-
-def _size(x):
-  return np.sqrt(np.einsum('...d,...d->...', x, x))
-
-
-def _cosine(x, y):
-  return np.einsum('...d,...d->...', x, y) / np.maximum(_size(x) * _size(y), 1e-30)
 
 
 def _log(x):
