@@ -140,7 +140,7 @@ def row(F, z, seed=0, likeness=0.0, p_value=None, verdict='related'):
   found = {'z': z, 'likeness': likeness, 'p_value': p_value}
   return OF_ONE_CELL | {
       'forgetting': F, 'pair': 'birth', 'weights': 'end', 'seeds': [seed, seed],
-      'tests': dict.fromkeys(report.TESTS, found), 'verdict': verdict}
+      'tests': dict.fromkeys(report.LISTED, found), 'verdict': verdict}
 
 
 def test_rows_of_earlier_versions_list_their_tests():
@@ -148,7 +148,7 @@ def test_rows_of_earlier_versions_list_their_tests():
   listed = {f'{name}_K': list(range(first, first + 8))
             for first, name in ((0, 'z'), (10, 'likeness'), (20, 'p_value'))}
   assert report.result_of(listed, 'SeedPrint') == {'z': 4, 'likeness': 14, 'p_value': 24}
-  assert report.result_of(listed, report.TESTS[-1]) == {'z': 7, 'likeness': 17, 'p_value': 27}
+  assert report.result_of(listed, report.LISTED[-1]) == {'z': 7, 'likeness': 17, 'p_value': 27}
 
 
 def test_a_test_fails_where_its_z_crosses_its_level():

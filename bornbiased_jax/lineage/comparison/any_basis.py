@@ -16,6 +16,7 @@ from bornbiased_jax.lineage.comparison.alignment import align
 from bornbiased_jax.lineage.comparison.likeness import Blocks, combine, flat
 from bornbiased_jax.lineage.comparison.order import orthonormal, unit_rows
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
+from bornbiased_jax.lineage.evidence.invariants import NAMES
 
 Array = np.ndarray | jax.Array
 # Units of a layer that are compared with each other, in whatever order.
@@ -87,7 +88,7 @@ def layers_test(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> TestResul
   over modes of 2 Σ x y / (Σ x² + Σ y²) over layers, where x and y are less their mean over layers:
   1 for any disguised copy, 0 for independent models.
   """
-  names = [name for name in a if name in b]
+  names = [name for name in NAMES if name in a and name in b]
   if not names:
     return does_not_apply('they have no kind of features in common of which this was taken')
   if min(len(a[names[0]]), len(b[names[0]])) < 2:
