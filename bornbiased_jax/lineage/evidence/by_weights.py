@@ -23,11 +23,11 @@ from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.storage import Model, hub
-from bornbiased_jax.storage.huggingface.adapters import Merged, read_adapter
+from bornbiased_jax.storage.huggingface.adapters import read_adapter
 from bornbiased_jax.storage.huggingface.config import has_head
 from bornbiased_jax.storage.huggingface.families import FAMILIES
 from bornbiased_jax.storage.huggingface.io import stored_tensors
-from bornbiased_jax.storage.huggingface.tensors import Tensor
+from bornbiased_jax.storage.huggingface.tensors import Merged, Tensor
 from bornbiased_jax.storage.layers import ROWS
 
 _MOST_EXPERTS = 32

@@ -7,6 +7,7 @@ A merged weight is read like a tensor in a file, all of it or some rows, and onl
 The tensors of the adapter, not its configuration, say which modules it changes.
 """
 
+from collections.abc import Callable
 import functools
 import json
 import math
@@ -28,8 +29,8 @@ from bornbiased_jax.storage.huggingface.tensors import (
   DTYPES,
   INDEX,
   WHOLE,
+  Merged,
   Tensor,
-  is_finite,
   tensors_in,
   write_folder,
 )
@@ -80,37 +81,6 @@ class Adapter(NamedTuple):
     """Whether it changes one of a head and an embedding that were the same, as PEFT does."""
     tied = f'{family.base}{family.modules["embedding"]}', family.head
     return config.tied_head and any(_full_name(module, family) in tied for module in self.modules)
-
-
-class Merged(NamedTuple):
-  """A weight with what LoRA adds to it. It is read as a `Tensor` is."""
-
-  base: Tensor
-  a: Tensor
-  b: Tensor
-  scale: float
-  magnitude: Tensor | None
-  transposed: bool  # whether the weight is [in, out]
-  shape: list  # of the weight
-
-  def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
-    """Its rows from `first` to before `last`, or all, as float32; InputError as of a `Tensor`."""
-    if self.magnitude and self.transposed and (first, last) != (0, None):
-      return self.read()[first:last]
-    base = self.base.read(first, last).astype(np.float32)
-    a, b = self.a.read().astype(np.float32), self.b.read().astype(np.float32)
-    with np.errstate(all='ignore'):
-      product = a.T[first:last] @ b.T if self.transposed else b[first:last] @ a
-      merged = base + np.float32(self.scale) * product
-      if self.magnitude:
-        rows = slice(None) if self.transposed else slice(first, last)
-        norm = np.linalg.norm(merged, axis=0 if self.transposed else 1)
-        factor = self.magnitude.read().astype(np.float32)[rows] / norm
-        merged *= factor if self.transposed else factor[:, None]
-    if not is_finite(merged):
-      raise InputError(f'{self.a.file}: {show(self.a.stored_name)} and what belongs to it make '
-                       'weights that are not finite')
-    return merged
 
 
 def is_adapter(folder: Path) -> bool:
@@ -174,29 +144,32 @@ def _compile(pattern):
     raise InputError(f'the pattern {show(pattern)} is not regular: {show(error)}') from None
 
 
-def merge(adapter: Adapter, family: Family, tensors: dict[str, Tensor]
-          ) -> dict[str, Tensor | Merged]:
+def merge(adapter: Adapter, family: Family, tensors: dict[str, Tensor],
+          full_name: Callable[[str, Family], str] | None = None) -> dict[str, Tensor | Merged]:
   """The tensors of a model with an adapter; raises InputError if they do not belong together."""
   changed: dict[str, Tensor | Merged] = dict(tensors)
   known = dict(tensors)
   for module, parts in adapter.modules.items():
-    name = _full_name(module, family)
+    name = (full_name or _full_name)(module, family)
     for part in parts.keys() & {'weight', 'bias'}:
       _check_shape(parts[part], known.get(f'{name}.{part}'))
       known[f'{name}.{part}'] = changed[f'{name}.{part}'] = parts[part]
     if lora := {part: tensor for part, tensor in parts.items() if part.startswith('lora')}:
-      changed[f'{name}.weight'] = _merged(adapter, module, lora, known, family)
+      changed[f'{name}.weight'] = _merged(adapter, module, name, lora, known, family)
   return changed
 
 
 def merge_by_names(adapter: Adapter, tensors: dict[str, Tensor]) -> dict[str, Tensor | Merged]:
   """`merge` into a model of any architecture, whose files may lack the prefix of its modules."""
-  own = lambda name: name.partition('.')[2] if f'{name}.weight' not in tensors else name
-  modules = {own(name): parts for name, parts in adapter.modules.items()}
-  tables = [name for name, parts in modules.items() if 'lora_embedding_A' in parts]
-  family = Family('', {}, {}, {}, dict(zip(['embedding'], tables, strict=False)), base='',
+  def full_name(module, family):
+    return module if f'{module}.weight' in tensors else module.partition('.')[2]
+
+  family = Family('', {}, {}, {}, {}, base='',
                   transposed=adapter.stored.get('fan_in_fan_out') is not True)
-  return merge(adapter._replace(modules=modules), family, tensors)
+  tables = [full_name(module, family) for module, parts in adapter.modules.items()
+            if 'lora_embedding_A' in parts]
+  family = family._replace(modules=dict(zip(['embedding'], tables, strict=False)))
+  return merge(adapter, family, tensors, full_name)
 
 
 def _full_name(module, family):
@@ -212,8 +185,8 @@ def _check_shape(tensor, base, shape=None):
     raise _refusal(tensor, f'is {show(tensor.shape)}; the base needs {show(wanted)}')
 
 
-def _merged(adapter, module, lora, known, family):
-  name, stored = _full_name(module, family), adapter.stored
+def _merged(adapter, module, name, lora, known, family):
+  stored = adapter.stored
   tables = [family.base + family.modules[ours] for ours in ('embedding', 'position_embedding')
             if ours in family.modules]
   kind = 'lora_embedding_' if name in tables else 'lora_'

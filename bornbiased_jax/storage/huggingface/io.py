@@ -23,6 +23,7 @@ from bornbiased_jax.storage.huggingface.tensors import (
   INDEX,
   WEIGHTS,
   WHOLE,
+  Merged,
   Tensor,
   open_tensors,
   refuse_file,
@@ -172,7 +173,7 @@ def _refuse_adapter_inside(path):
 
 
 def stored_tensors(path: Path, entries: dict, adapter: Path | None
-                   ) -> dict[str, Tensor | adapters.Merged]:
+                   ) -> dict[str, Tensor | Merged]:
   """The tensors of any folder or GGUF file by its own names; only headers are read.
 
   Args:

@@ -56,6 +56,37 @@ class Tensor(NamedTuple):
     return values
 
 
+class Merged(NamedTuple):
+  """A weight with what an adapter adds to it (`adapters`). It is read as a `Tensor` is."""
+
+  base: Tensor
+  a: Tensor
+  b: Tensor
+  scale: float
+  magnitude: Tensor | None
+  transposed: bool  # whether the weight is [in, out]
+  shape: list  # of the weight
+
+  def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Its rows from `first` to before `last`, or all, as float32; InputError as of a `Tensor`."""
+    if self.magnitude and self.transposed and (first, last) != (0, None):
+      return self.read()[first:last]
+    base = self.base.read(first, last).astype(np.float32)
+    a, b = self.a.read().astype(np.float32), self.b.read().astype(np.float32)
+    with np.errstate(all='ignore'):
+      product = a.T[first:last] @ b.T if self.transposed else b[first:last] @ a
+      merged = base + np.float32(self.scale) * product
+      if self.magnitude:
+        rows = slice(None) if self.transposed else slice(first, last)
+        norm = np.linalg.norm(merged, axis=0 if self.transposed else 1)
+        factor = self.magnitude.read().astype(np.float32)[rows] / norm
+        merged *= factor if self.transposed else factor[:, None]
+    if not is_finite(merged):
+      raise InputError(f'{self.a.file}: {show(self.a.stored_name)} and what belongs to it make '
+                       'weights that are not finite')
+    return merged
+
+
 def is_finite(values: np.ndarray) -> bool:
   """Whether all are finite numbers, asked of a part at a time, as the answers take memory."""
   flat = values.reshape(-1)

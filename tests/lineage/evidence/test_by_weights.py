@@ -89,6 +89,12 @@ def test_an_adapter_is_merged_as_peft_does(folders, tmp_path):
     np.testing.assert_allclose(tensor.sample, merged.tensors[name].sample, rtol=1e-5, atol=1e-6)
   assert np.abs(named.features.arrays['up'] - own.features.arrays['up']).max() > 0.1
   assert named.about['base']['digest'] == own.digest != named.digest
+  # Some files lack the prefix of all modules.
+  bare = shutil.copytree(folders['own'], tmp_path / 'bare')
+  stored = load_file(bare / 'model.safetensors')
+  save_file({name.partition('.')[2]: x for name, x in stored.items()}, bare / 'model.safetensors')
+  found = lineage.signature(f'{bare}+{tmp_path / "adapter"}', PROBE)
+  jax.tree.map(np.testing.assert_array_equal, found.features.arrays, named.features.arrays)
 
 
 @of_one
