@@ -11,6 +11,7 @@ import scipy
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.hosts import on_host
+from bornbiased_jax.lineage.comparison.any_basis import against_neighbours
 
 # Modes of one octave of degrees are taken together: 1, 2–3, 4–7, …, 32–63.
 OCTAVES = tuple((2**i, 2**(i + 1)) for i in range(6))
@@ -86,17 +87,6 @@ def modes(log_LN: np.ndarray) -> np.ndarray:
   degree_M = np.arange(1, min(OCTAVES[-1][1], N // 2))
   away_LN = (log_LN - mean_N) / spacing_N
   return scipy.fft.dct(away_LN, norm='ortho')[:, degree_M] * np.sqrt(degree_M / N)
-
-
-def against_neighbours(x_LM: np.ndarray) -> np.ndarray:
-  """Each layer but the first and last, less the mean of those next to it, i ± 1 and i ± 2.
-
-  So what changes with depth at a steady rate is 0.
-  """
-  L = len(x_LM)
-  near = [[j for apart in (1, 2) if apart <= i < L - apart for j in (i - apart, i + apart)]
-          for i in range(1, L - 1)]
-  return np.stack([x_LM[i] - x_LM[each].mean(axis=0) for i, each in enumerate(near, 1)])
 
 
 def agreement(a: list[np.ndarray], b: list[np.ndarray]) -> list[list[float]]:

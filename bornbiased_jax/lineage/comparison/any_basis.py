@@ -84,9 +84,10 @@ def layers_test(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> TestResul
   """Do layers agree in numbers that no disguise changes, beyond what all layers have in common?
 
   The quantiles of `evidence.invariants` are written as cosine modes. The first four are left out:
-  training gives them to all models alike. Layers are paired by `align`. The statistic is the mean
-  over modes of 2 Σ x y / (Σ x² + Σ y²) over layers, where x and y are less their mean over layers:
-  1 for any disguised copy, 0 for independent models.
+  training gives them to all models alike. Layers are paired by `align`, and each is compared less
+  those next to it (`against_neighbours`), or of two layers less their mean. The statistic is the
+  mean over modes of 2 Σ x y / (Σ x² + Σ y²) over layers: 1 for any disguised copy, 0 for
+  independent models.
   """
   names = [name for name in NAMES if name in a and name in b]
   if not names:
@@ -97,10 +98,22 @@ def layers_test(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> TestResul
   pairs, _ = align(x_LM, y_LM)
   x_PM, y_PM = (each[list(chosen)] for each, chosen in zip((x_LM, y_LM), zip(*pairs, strict=True),
                                                            strict=True))
-  x_PM, y_PM = (each - each.mean(axis=0) for each in (x_PM, y_PM))
+  less = against_neighbours if len(pairs) > 2 else lambda x_PM: x_PM - x_PM.mean(axis=0)
+  x_PM, y_PM = less(x_PM), less(y_PM)
   size_M = (x_PM**2 + y_PM**2).sum(axis=0)
   agreement_M = 2 * (x_PM * y_PM).sum(axis=0) / np.maximum(size_M, 1e-30)
   return TestResult(float(agreement_M.mean()), level=thresholds.ALIKE_LAYERS)
+
+
+def against_neighbours(x_LM: np.ndarray) -> np.ndarray:
+  """Each layer but the first and last, less the mean of those next to it, i ± 1 and i ± 2.
+
+  So what changes with depth at a steady rate is 0.
+  """
+  L = len(x_LM)
+  near = [[j for apart in (1, 2) if apart <= i < L - apart for j in (i - apart, i + apart)]
+          for i in range(1, L - 1)]
+  return np.stack([x_LM[i] - x_LM[each].mean(axis=0) for i, each in enumerate(near, 1)])
 
 
 def _modes(quantile_LQ):
