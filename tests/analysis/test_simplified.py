@@ -35,6 +35,12 @@ def test_activations_share_their_weights():
   jax.tree.map(np.testing.assert_array_equal, draw('relu'), draw('tanh'))
 
 
+def test_layers_are_drawn_independently():
+  first, second = simplified.draw_stack(simplified.StackConfig(('mlp', 'mlp'), 40, 60, 'relu'), 7)
+  for name, weights in first.items():
+    assert abs(np.corrcoef(weights.ravel(), second[name].ravel())[0, 1]) < 0.1
+
+
 @pytest.mark.parametrize('wrong', [dict(layers=('mlp', 'conv')), dict(activation='step')])
 def test_unknown_layers_and_activations_are_refused(wrong):
   with pytest.raises(InputError, match='is not one of'):

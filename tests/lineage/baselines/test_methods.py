@@ -100,3 +100,6 @@ def test_ranks_of_exchangeable_scores_are_uniform():
   p_values = [methods.rank_p_value(score, scores[:i] + scores[i + 1:])
               for i, score in enumerate(scores)]
   np.testing.assert_allclose(sorted(p_values), np.arange(1, 21) / 20)
+  # What cannot be compared is no evidence.
+  assert [methods.rank_p_value(*each) for each in ((np.nan, [1.0] * 9), (2.0, [np.nan] * 9))
+          ] == [1, 1]
