@@ -36,7 +36,7 @@ def row(base, suspect, verdict, number=0, **more):
   missing = decided | dict(statistic=None, z=None, p_value=None, reason='they have other widths')
   level = decided | dict(z=None, p_value=None, level=0.2)
   tests = [{'test': name, 'decides': kind.decides, **found} for (name, kind), found in zip(
-      TESTS.items(), [decided] * 3 + [missing] * 2 + [level] * 2, strict=True)]
+      TESTS.items(), [decided] * 3 + [missing] * 2 + [level] * 3, strict=True)]
   return {'base': base, 'suspect': suspect, 'verdict': verdict, 'p_value': p_value,
           'z': likeness * 20, 'likeness': likeness, 'identical': False, 'agree': [],
           'reasons': [f'Reason of pair {number}.'], 'caveats': [f'Caveat {number}.'],
