@@ -53,12 +53,12 @@ def _of_units(piece):
 
 def _of_heads(value_GKD, output_GHKD):
   """log of the singular values of V_gᵀ O_gh, by K x K matrices that have the same."""
-  square_GKK = np.einsum('gkd,gjd->gkj', value_GKD, value_GKD, optimize=True)
-  written_GHKK = np.einsum('ghkd,ghjd->ghkj', output_GHKD, output_GHKD, optimize=True)
-  eigen_GK, axes_GKK = np.linalg.eigh(square_GKK.astype(np.float64))
-  root_GKK = np.sqrt(np.maximum(eigen_GK, 0))[:, None] * axes_GKK
-  product = np.einsum('gka,ghkj,gjb->ghab', root_GKK, written_GHKK, root_GKK, optimize=True)
-  return {'head': _log(np.linalg.eigvalsh(product)) / 2}
+  square_GKK, written_GHKK = ((x @ x.swapaxes(-1, -2)).astype(np.float64)
+                              for x in (value_GKD, output_GHKD))
+  eigen_GK, axes_GKK = np.linalg.eigh(square_GKK)
+  root_G1KK = (np.sqrt(np.maximum(eigen_GK, 0))[:, None] * axes_GKK)[:, None]
+  product_GHKK = root_G1KK.swapaxes(-1, -2) @ written_GHKK @ root_G1KK
+  return {'head': _log(np.linalg.eigvalsh(product_GHKK)) / 2}
 
 
 def _log(x):
