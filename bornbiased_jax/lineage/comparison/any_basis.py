@@ -95,14 +95,17 @@ def layers_test(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> TestResul
   if min(len(a[names[0]]), len(b[names[0]])) < 2:
     return does_not_apply('one of the models has only one layer')
   x_LM, y_LM = (np.concatenate([_modes(each[name]) for name in names], axis=1) for each in (a, b))
-  pairs, _ = align(x_LM, y_LM)
+  pairs, is_sure = align(x_LM, y_LM)
   x_PM, y_PM = (each[list(chosen)] for each, chosen in zip((x_LM, y_LM), zip(*pairs, strict=True),
                                                            strict=True))
   less = against_neighbours if len(pairs) > 2 else lambda x_PM: x_PM - x_PM.mean(axis=0)
   x_PM, y_PM = less(x_PM), less(y_PM)
   size_M = (x_PM**2 + y_PM**2).sum(axis=0)
   agreement_M = 2 * (x_PM * y_PM).sum(axis=0) / np.maximum(size_M, 1e-30)
-  return TestResult(float(agreement_M.mean()), level=thresholds.ALIKE_LAYERS)
+  # Where it is not sure which layers correspond, those were chosen that are most alike.
+  is_chosen = len(x_LM) != len(y_LM) and not is_sure
+  return TestResult(float(agreement_M.mean()),
+                    level=thresholds.ALIKE_LAYERS * (2 if is_chosen else 1))
 
 
 def against_neighbours(x_LM: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Numbers of layers stay what they are in any disguise, and are those of their definitions."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from bornbiased_jax.lineage.evidence import invariants, signature
 from bornbiased_jax.lineage.thresholds import ALIKE_LAYERS
 from bornbiased_jax.storage.layers import in_memory
 from experiments.transforms import lossy, preserving, surgery
-from small_networks import DEEP, DEEP_GPT2, altered, trained
+from small_networks import DEEP, DEEP_GPT2, altered, born, trained
 from small_signatures import noise
 
 
@@ -53,3 +55,11 @@ def test_disguises_change_nothing_and_unrelated_models_do_not_agree(config):
                      ).statistic > ALIKE_LAYERS
   others = [layers_test(base, numbers(config, trained(config, seed))) for seed in (2, 3, 4)]
   assert not any(each.is_alike(8) for each in others)
+
+
+def test_layers_that_were_chosen_need_more():
+  deep = dataclasses.replace(DEEP, num_layers=24)
+  a, b = numbers(DEEP, born(DEEP, 1)), numbers(deep, born(deep, 2))
+  for result in (layers_test(a, b), layers_test(b, a)):
+    assert result.statistic > 0.05 and result.level == 2 * ALIKE_LAYERS
+    assert not result.is_alike(8)
