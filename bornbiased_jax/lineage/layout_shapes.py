@@ -137,7 +137,7 @@ class Builder:
 
   def _rows(self, shape, role):
     """How many rows a matrix has besides the axis of the residual stream; None if it has none."""
-    if len(shape) not in (2, 3) or self.width not in shape[-2:]:
+    if not _is_matrix(shape) or self.width not in shape[-2:]:
       return None
     return shape[-2] if self._is_last(shape, role) else shape[-1]
 

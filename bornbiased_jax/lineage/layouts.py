@@ -130,21 +130,18 @@ def read_pieces(layout: Layout, number: int,
                 ) -> Iterator[dict[str, np.ndarray]]:
   """What `read` returns, in pieces: at most so many units of each expert, or one value head."""
   layer = layout.layers[number]
-  for sublayer in layer.units[:1]:
-    for first in range(0, sublayer.roles['up'].rows.shape[-1], most_units):
-      cut = lambda rows, first=first: rows[..., first:first + most_units]
-      yield read(dataclasses.replace(layout, layers=(Layer((_cut(sublayer, cut),), ()),)), 0,
-                 read_tensor)
-  for sublayer in layer.heads[:1]:
-    for head in range(len(sublayer.roles['value'].rows)):
-      cut = lambda rows, head=head: rows[head:head + 1]
-      yield read(dataclasses.replace(layout, layers=(Layer((), (_cut(sublayer, cut),)),)), 0,
-                 read_tensor)
+  parts = [Layer((_cut(sublayer, np.s_[..., first:first + most_units]),), ())
+           for sublayer in layer.units[:1]
+           for first in range(0, sublayer.roles['up'].rows.shape[-1], most_units)]
+  parts += [Layer((), (_cut(sublayer, np.s_[head:head + 1]),)) for sublayer in layer.heads[:1]
+            for head in range(len(sublayer.roles['value'].rows))]
+  for part in parts:
+    yield read(dataclasses.replace(layout, layers=(part,)), 0, read_tensor)
 
 
-def _cut(sublayer, cut):
+def _cut(sublayer, index):
   return dataclasses.replace(sublayer, roles={
-      role: dataclasses.replace(where, rows=cut(where.rows))
+      role: dataclasses.replace(where, rows=where.rows[index])
       for role, where in sublayer.roles.items() if where.tensors})
 
 

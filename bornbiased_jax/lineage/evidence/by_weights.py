@@ -30,6 +30,7 @@ from bornbiased_jax.storage.huggingface.io import stored_tensors
 from bornbiased_jax.storage.huggingface.tensors import Merged, Tensor
 from bornbiased_jax.storage.layers import ROWS
 
+# Of more experts what no disguise changes is not read.
 _MOST_EXPERTS = 32
 READ = 'by names and shapes of tensors, without a forward pass'
 
@@ -63,7 +64,7 @@ class Weights(Model):
     if self.adapter is None:
       return {}
     base = dataclasses.replace(self, name=self.place, adapter=None)
-    return {'base': {'name': base.place, 'digest': base.survey().digest},
+    return {'base': {'name': base.place, 'digest': tensors.digest_of(base._taken())},
             'adapter': {'name': str(self.adapter), 'digest': read_adapter(self.adapter).digest()}}
 
   @property
@@ -79,9 +80,11 @@ class Weights(Model):
       of_group = [{name: layer[name] for name in group if name in layer} for layer in layers]
       arrays |= _stacked_alike([layer for layer in of_group if layer])
     return Survey(Features(self.config, arrays), self._invariants(),
-                  np.ones(self.config.width, np.float32),
-                  {name: tensors.take(name, tuple(each.shape) or (1,), self._pieces(each))
-                   for name, each in self._tensors.items() if math.prod(each.shape)})
+                  np.ones(self.config.width, np.float32), self._taken())
+
+  def _taken(self):
+    return {name: tensors.take(name, tuple(each.shape) or (1,), self._pieces(each))
+            for name, each in self._tensors.items() if math.prod(each.shape)}
 
   def no_states(self, probe: Probe, *, about: dict, on_batch: Callable[[int], None],
                 parts: str | os.PathLike | None) -> HiddenStates:
@@ -100,10 +103,9 @@ class Weights(Model):
     """What no disguise changes; of many experts it would take too long, and is left out."""
     if self.config.num_experts > _MOST_EXPERTS:
       return {}
-    most_units = max(1, features.UNITS_AT_ONCE // (self.config.num_experts * self.config.width))
-    return invariants.stacked([invariants.of_layer(layouts.read_pieces(
+    return _stacked_alike([invariants.of_layer(layouts.read_pieces(
         self.layout, number, functools.cache(lambda name, first: self._tensors[name].read()),
-        most_units)) for number in range(len(self.layout.layers))])
+        features.units_at_once(self.config))) for number in range(len(self.layout.layers))])
 
   def _pieces(self, tensor) -> Iterator[np.ndarray]:
     # What no feature reads, such as a mask, may be anything.

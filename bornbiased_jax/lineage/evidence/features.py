@@ -25,8 +25,7 @@ from bornbiased_jax.storage.layers import in_memory
 # of 7 billion parameters these are 40 units and 64 value channels of each layer.
 MOST_NUMBERS = 2**24
 LEAST_STORED = 16
-# Numbers of a layer's units, of each matrix, that are in memory once more for their invariants.
-UNITS_AT_ONCE = 2**20
+_NUMBERS_AT_ONCE = 2**20
 _OWN = 'blocks/0/'
 
 
@@ -70,9 +69,13 @@ def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
 
 def invariants_of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
   """`invariants.of_layer` of these parameters."""
-  most_units = max(1, UNITS_AT_ONCE // (config.num_experts * config.width))
   return invariants.of_layer(layouts.read_pieces(_own_layout(config), 0, _reader(block),
-                                                 most_units))
+                                                 units_at_once(config)))
+
+
+def units_at_once(config: ModelConfig) -> int:
+  """How many units of each expert are in memory once more for the invariants of a layer."""
+  return max(1, _NUMBERS_AT_ONCE // (config.num_experts * config.width))
 
 
 def _reader(block):

@@ -32,13 +32,6 @@ def of_layer(pieces: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
           for name, each in found.items()}
 
 
-def stacked(layers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """The quantiles [L, 64] of all layers that have the most common names."""
-  names = max((tuple(layer) for layer in layers), key=[tuple(x) for x in layers].count)
-  alike = [layer for layer in layers if tuple(layer) == names]
-  return {name: np.stack([layer[name] for layer in alike]) for name in names}
-
-
 def _of_units(piece):
   """Of units [..., D]; up and down may change their signs together, if there is a gate."""
   inner = lambda a, b: np.einsum('...d,...d->...', piece[a], piece[b])

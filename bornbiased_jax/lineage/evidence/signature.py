@@ -120,7 +120,8 @@ def survey(layers: Layers) -> Survey:
   for name, piece in layers.leaves(on_block):
     takers[name].see(piece)
   scale = 'final_norm/scale'
-  return Survey(features.stacked(layers.config, found), invariants.stacked(numbers),
+  return Survey(features.stacked(layers.config, found),
+                {name: np.stack([layer[name] for layer in numbers]) for name in numbers[0]},
                 np.array(layers.read_rows(scale, 0, layers.shapes[scale][0])),
                 {name: taker.tensor() for name, taker in takers.items()})
 

@@ -133,7 +133,7 @@ def _read_settings(file):
   return stored
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _compile(pattern):
   """A regular expression for the end of a module's name, if it is one that is soon matched."""
   if len(re.findall('[*+?{]', pattern)) > 4 or re.search(r'\)[*+{]', pattern):

@@ -6,6 +6,7 @@ all else is like in Hugging Face model folders.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 from pathlib import Path
@@ -20,7 +21,7 @@ from bornbiased_jax.storage.huggingface.config import from_stored
 from bornbiased_jax.storage.huggingface.families import FAMILIES, Family
 from bornbiased_jax.storage.huggingface.gguf_file import MAGIC, SUFFIX, read_header
 from bornbiased_jax.storage.huggingface.positions import FULL, SLIDING
-from bornbiased_jax.storage.huggingface.tensors import Tensor
+from bornbiased_jax.storage.huggingface.tensors import Tensor, stamp
 
 # Mistral models are 'llama' here.
 _FAMILIES = {'gpt2': 'gpt2', 'llama': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',
@@ -90,16 +91,17 @@ def read_entries(file: Path) -> dict:
   """The entries of config.json that a file of any architecture stands for: its kind and sizes."""
   metadata, tensors = _header(file)
   architecture = str(metadata.get('general.architecture'))
-  given = {ours: metadata.get(f'{architecture}.{theirs}') for ours, theirs in _SIZES.items()}
-  has_experts = metadata.get(f'{architecture}.expert_count')
-  entries = {'model_type': f'GGUF {architecture}' if has_experts else
-             _FAMILIES.get(architecture, f'GGUF {architecture}')}
+  known = None if metadata.get(f'{architecture}.expert_count') else _FAMILIES.get(architecture)
+  entries = {'model_type': known or f'GGUF {architecture}'}
   if embedding := tensors.get('token_embd.weight'):
     entries['vocab_size'] = embedding.shape[0]
-  # Some have a number for each layer.
-  given = {ours: value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
-           for ours, value in given.items()}
-  return entries | {ours: value for ours, value in given.items() if value is not None}
+  for ours, theirs in _SIZES.items():
+    value = metadata.get(f'{architecture}.{theirs}')
+    if isinstance(value, tuple) and len(set(value)) == 1:
+      value = value[0]  # Some have a number for each layer.
+    if value is not None:
+      entries[ours] = value
+  return entries
 
 
 def named_tensors(file: Path) -> list[Tensor]:
@@ -135,7 +137,13 @@ def open_gguf(file: Path) -> tuple[ModelConfig, Family, list[Tensor]]:
 
 
 def _header(file):
-  """Metadata and tensors of a whole model."""
+  """Metadata and tensors of a whole model. A file is read again only if it has changed."""
+  metadata, tensors = _read_header(file, file.exists() and stamp(file))
+  return dict(metadata), dict(tensors)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_header(file, stamped):
   metadata, tensors = read_header(file)
   with naming(file):
     if metadata.get('split.count', 0) not in (0, 1):

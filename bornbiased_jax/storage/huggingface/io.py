@@ -183,6 +183,8 @@ def stored_tensors(path: Path, entries: dict, adapter: Path | None
 
   Raises InputError if a file is not right, or the adapter does not belong to it.
   """
+  if adapter is not None:
+    _refuse_gguf(path)
   if path.is_file():
     found = _named(None, named_tensors(path))
   else:
@@ -190,7 +192,6 @@ def stored_tensors(path: Path, entries: dict, adapter: Path | None
     found = _named(None, dequantized(open_tensors(path, whole=True), read_quantization(entries)))
   if adapter is None:
     return {**found}
-  _refuse_gguf(path)
   return adapters.merge_by_names(adapters.read_adapter(adapter), found)
 
 

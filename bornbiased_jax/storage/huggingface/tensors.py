@@ -134,9 +134,9 @@ def tensors_in(file: Path) -> Iterator[Tensor]:
 def _read_rows(file, place, shape, dtype, first, last):
   """Some rows of a tensor, which begins at a place of its file; that is not mapped."""
   rows, row = range(*slice(first, last).indices(shape[0] if shape else 1)), math.prod(shape[1:])
+  if not (kind := _kind(dtype)):
+    raise InputError(f'{file} has a tensor of type {show(dtype)}, which is not read')
   try:
-    if not (kind := _kind(dtype)):
-      raise InputError(f'{file} has a tensor of type {show(dtype)}, which is not read')
     with open(file, 'rb') as handle:
       handle.seek(place + rows.start * row * kind.itemsize)
       values = np.fromfile(handle, kind, len(rows) * row)

@@ -54,3 +54,17 @@ def test_tensors_of_any_shape(seed, tmp_path):
                 {name.replace('mlp.', 'mlp.experts.1.'): tensors[name]}][random.integers(3)]
   with contextlib.suppress(InputError):
     assert survey(tmp_path, tensors)
+
+
+def test_a_type_that_is_not_read_is_named(tmp_path):
+  survey(tmp_path, drawn(np.random.default_rng(0)))
+  file = tmp_path / 'model.safetensors'
+  length = int.from_bytes(file.read_bytes()[:8], 'little')
+  header, rest = file.read_bytes()[8:8 + length], file.read_bytes()[8 + length:]
+  # Numbers of 4 bits take an eighth of the bytes, so that there are eight times as many.
+  header = header.replace(b'"F32","shape":[32,64]', b'"F4","shape":[256,64]', 1)
+  file.write_bytes(len(header).to_bytes(8, 'little') + header + rest)
+  with pytest.raises(InputError) as error:
+    lineage.signature(str(tmp_path), Probe('tokens', 1000, 4))
+  assert "a tensor of type 'F4', which is not read" in str(error.value)
+  assert 'whole' not in str(error.value)
