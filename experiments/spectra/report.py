@@ -40,10 +40,10 @@ def display(row):
           'change of weights': f'{row["moved"]:.1%}',
           **{f'z, modes {name}': _or_dash(plus_minus(row[name], 'mean', '.1f', 'error'))
              for name in BANDS},
+          'least and largest': _or_dash(f'{row["1–63"]["min"]:.1f}, {row["1–63"]["max"]:.1f}'),
           **({'agreement of layers': plus_minus(row['layers'], 'mean', '.2f', 'error'),
-              'its least, largest': f'{row["layers"]["min"]:.2f}, {row["layers"]["max"]:.2f}'}
-             if 'layers' in row else {}),
-          'least, largest': _or_dash(f'{row["1–63"]["min"]:.1f}, {row["1–63"]["max"]:.1f}')}
+              'its least and largest': f'{row["layers"]["min"]:.2f}, {row["layers"]["max"]:.2f}'}
+             if 'layers' in row else {})}
 
 
 def _or_dash(text):
