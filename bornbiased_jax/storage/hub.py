@@ -27,7 +27,7 @@ def is_name(name: str) -> bool:
   So no server is asked for a misspelt path.
   """
   match = _NAME.fullmatch(name)
-  if not match or name.endswith('.npz') or any(part in name for part in _FORBIDDEN):
+  if not match or any(part in name for part in _FORBIDDEN):
     return False
   return not os.path.isdir(match[1].partition('/')[0])
 

@@ -37,7 +37,7 @@ from bornbiased_jax.storage.huggingface import adapters, gguf, io
 from bornbiased_jax.storage.huggingface.tensors import refuse_file
 from bornbiased_jax.storage.layers import Layers
 
-_SIGNATURES = '.safetensors', '.npz'
+_NO_FILES = {'signature': 'a saved signature; give the model itself'}
 # What names a network.
 FORMS = ('RUN, RUN@STEP, a Hugging Face model folder, a GGUF file, ORG/MODEL[@REVISION] of the '
          'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or a random model: '
@@ -153,7 +153,7 @@ class Model:
   @functools.cached_property
   def _opened(self):
     if self.files is None:
-      raise InputError(f'{self.name} is a saved signature; give the model itself')
+      raise InputError(f'{self.name} is {_NO_FILES.get(self.kind, "in no files; load() gives it")}')
     return huggingface.open_files(self.files, self.adapter, self.entries)
 
   @functools.cached_property
@@ -205,8 +205,8 @@ def open(name: str | os.PathLike | Model | tuple[ModelConfig, dict]) -> Model:
 
 
 def is_signature(name: str) -> bool:
-  """Whether a name is of a saved signature, also one of an older version."""
-  return name.endswith(_SIGNATURES) and not path_of(name).is_dir()
+  """Whether a name is of a saved signature."""
+  return name.endswith('.safetensors') and not path_of(name).is_dir()
 
 
 def _with_adapter(name, base, adapter):

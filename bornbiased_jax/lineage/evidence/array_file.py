@@ -31,9 +31,6 @@ def read(path: str | os.PathLike, make: Callable[[dict[str, np.ndarray], dict], 
   `make` must not trust them, and raises ValueError, LookupError or the like if they do not fit.
   """
   path = path_of(path)
-  if path.suffix == '.npz':
-    raise InputError(f'{path}: files of older versions (.npz) are not read any more; compare the '
-                     'model itself, which leaves a signature (.safetensors)')
   try:
     with path.open('rb') as file:
       start = file.read(8)

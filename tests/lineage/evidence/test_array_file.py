@@ -75,10 +75,10 @@ def test_a_damaged_or_hostile_file_is_refused_in_one_line(tmp_path, content):
   assert reason in str(error.value)
 
 
-def test_what_is_no_file_or_an_old_one_is_named(tmp_path):
+def test_what_is_no_file_or_another_one_is_named(tmp_path):
   with pytest.raises(InputError, match='none.safetensors: No such file'):
     read(tmp_path / 'none.safetensors')
   np.savez(tmp_path / 'old.npz', x=np.array([Hostile(tmp_path / 'made')], object))
-  with pytest.raises(InputError, match='old.npz: files of older .* compare the model itself'):
+  with pytest.raises(InputError, match='old.npz holds no signature'):
     read(tmp_path / 'old.npz')
   assert not (tmp_path / 'made').exists()
