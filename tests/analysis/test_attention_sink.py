@@ -100,6 +100,10 @@ def test_massive_activations():
   disparity, massive = first.max(-1) / first.mean(-1), first.max(-1) / np.median(first, -1)
   np.testing.assert_allclose(made['disparity_L'], disparity.mean(-1), rtol=1e-5)
   np.testing.assert_allclose(made['massive_L'], massive.mean(-1), rtol=1e-5)
+  for name in ('residual', 'value'):
+    norm_LNT = np.linalg.norm(read(LLAMA, params, ids, name)[name], axis=-1)
+    ratio_LN = norm_LNT[..., 0] / norm_LNT[..., 1:].mean(axis=-1)
+    np.testing.assert_allclose(made[f'{name}_ratio_L'], ratio_LN.mean(axis=-1), rtol=1e-5)
 
 
 def test_effective_rank_is_that_of_the_definition():

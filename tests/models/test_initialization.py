@@ -177,11 +177,13 @@ def shapes(config):
   return {'/'.join(key.key for key in path): leaf.shape for path, leaf in flat}
 
 
-def test_no_two_leaves_or_layers_are_alike():
+@pytest.mark.parametrize('num_experts', [1, 3])
+def test_no_two_leaves_layers_or_experts_are_alike(num_experts):
   vectors = []
-  for name, leaf in network(EVERY, 42).items():
+  for name, leaf in network(dataclasses.replace(EVERY, num_experts=num_experts), 42).items():
     if is_random(name):
-      vectors += list(leaf.reshape(2, -1)) if name.startswith('blocks') else [leaf.ravel()]
+      count = (2 if 'blocks' in name else 1) * (num_experts if 'experts' in name else 1)
+      vectors += list(leaf.reshape(count, -1))
   for i, a in enumerate(vectors):
     for b in vectors[:i]:
       n = min(a.size, b.size)
@@ -351,3 +353,10 @@ def test_sublayers_share_their_weights_and_those_centred_differ_in_one_bias(subl
     part = part | {'blocks/down/bias': whole['blocks/down/bias']}
   assert_same(part, {name: leaf for name, leaf in whole.items()
                      if not name.startswith(tuple(f'blocks/{module}/' for module in absent))})
+
+
+def test_experts_are_centred_too():
+  config = dataclasses.replace(TINY, num_experts=3, init_scheme='centred')
+  found, mean = network(config, 42), initialization.mean_activation(config)
+  np.testing.assert_allclose(found['blocks/experts/down/bias'], -mean * found[
+      'blocks/experts/down/kernel'].sum(axis=2), rtol=1e-4, atol=1e-6)
