@@ -60,6 +60,10 @@ def test_a_signature_is_made_once(runs, tmp_path):
       lineage.states(runs['a'], TOKENS, tmp_path).hidden_ND, states.hidden_ND)
   with pytest.raises(InputError, match=f'{other} has hidden states for other sequences'):
     lineage.look_up(str(other))
+  for other in ({'seed': 3}, {'num_ids': 9}):
+    probe = dataclasses.replace(TOKENS, **other)
+    found = lineage.signature(runs['a'], probe, tmp_path / 'others').states.probe
+    assert found.items() >= other.items()
 
 
 def test_weights_that_cannot_be_read_are_refused_before_a_model_is_computed(tmp_path):

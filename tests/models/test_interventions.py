@@ -77,7 +77,10 @@ def test_interventions_at_one_position(network, name):
 def test_a_masked_position_attends_to_itself_alone(network):
   params, ids, before = network
   changed = dataclasses.replace(GROUPED, intervention='mask', intervention_position=7)
-  made = read(changed, params, ids, 'attention_weights', 'value_aggregate', 'hidden')
+  made = read(changed, params, ids, 'attention_weights', 'value', 'value_aggregate', 'hidden')
+  # Two query heads read each value.
+  own = np.repeat(made['value'][:, :, 7].reshape(3, 6, 2, 8), 2, axis=2).reshape(3, 6, 32)
+  np.testing.assert_allclose(made['value_aggregate'][:, :, 7], own, atol=1e-6)
   np.testing.assert_allclose(made['hidden'][:, :7], before['hidden'][:, :7], atol=1e-5)
   assert np.abs(made['hidden'][:, 7] - before['hidden'][:, 7]).max() > 1e-4
   itself = np.broadcast_to(np.eye(150)[7], (3, 6, 4, 150))

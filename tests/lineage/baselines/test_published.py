@@ -47,6 +47,12 @@ def test_the_published_test_is_its_transcription(side, subset, softmax):
   assert again.p_value == result.p_value
 
 
+def test_no_two_matrices_of_the_null_are_equal():
+  pairs = [pair for trials in published.noise(3, 2, 1) for pair in trials]
+  drawn = np.array(pairs).reshape(-1, 6)
+  assert len(drawn) == 2 * 10 * 10 and len(np.unique(drawn, axis=0)) == len(drawn)
+
+
 def test_nothing_in_common_has_no_p_value():
   a = np.arange(8) + noise(28, 30, 8) / 100
   result = published.published_test(a, -a, k=3)

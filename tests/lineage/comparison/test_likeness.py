@@ -77,6 +77,7 @@ def test_what_only_one_has_is_cut():
   shorter = [{name: x[:3] for name, x in layer.items()} for layer in layers]
   a, b = common_part(layers, shorter)
   assert len(a) == len(b) == 4 and a[0]['up'].shape == b[0]['up'].shape == (3, 4, 32)
+  np.testing.assert_array_equal(a[0]['up'], layers[0]['up'][:3])
   deep, grouped = (layers_of(random_features(config, 1), VALUES) for config in (DEEP, GROUPED))
   a, b = common_part(deep, grouped)
   assert a[0]['value'].shape == b[0]['value'].shape == (2, 2, 4, 32)

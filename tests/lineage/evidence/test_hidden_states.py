@@ -125,4 +125,6 @@ def test_neither_positions_nor_a_little_training_hide_a_shared_input(params):
 def test_networks_of_different_vocabularies_can_read_the_same():
   probe, larger = Probe('tokens', 40, 6, num_ids=30), dataclasses.replace(CONFIG, vocab_size=60)
   assert probe_settings(probe, CONFIG) == probe_settings(probe, larger)
-  assert probe_settings(TOKENS, CONFIG) != probe_settings(TOKENS, larger)
+  for kind in ('tokens', 'pairs'):
+    own = dataclasses.replace(TOKENS, kind=kind)
+    assert probe_settings(own, CONFIG) != probe_settings(own, larger)
