@@ -90,7 +90,7 @@ class Weights(Model):
   def _features_of(self, number):
     """Those of one layer, of whose tensors no more is read than they need."""
     read = functools.cache(lambda name, first: self._tensors[name].read(0, first))
-    return features.read(self._first_experts, self._stored, number, read,
+    return features.read(self._whole, self._stored, number, read,
                          min(self.config.num_experts, _MOST_EXPERTS))
 
   def _pieces(self, tensor) -> Iterator[np.ndarray]:
@@ -111,7 +111,7 @@ class Weights(Model):
     return {name for where in roles for name in (*where.tensors, *(where.through or ()))}
 
   @functools.cached_property
-  def _first_experts(self):
+  def _whole(self):
     return layouts.beginning(self.layout, _MOST_EXPERTS)
 
   @functools.cached_property
