@@ -10,7 +10,6 @@ from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature
 from bornbiased_jax.lineage.evidence.tensors import Tensor
-from bornbiased_jax.lineage.layouts import UNITS
 from small_networks import trained
 
 PROBE = Probe('pairs', 1000, 4)
@@ -35,22 +34,8 @@ def random_features(config, seed):
   """Features that have nothing in common with those of another seed."""
   made = {name: noise([*np.atleast_1d(seed), i], *shape)
           for i, (name, shape) in enumerate(sorted(shapes(config).items()))}
-  return features_of(config, {name: unit(x, (-2, -1) if name == 'output' else -1)
-                              for name, x in made.items()})
-
-
-def features_of(config, arrays):
-  """Features with these arrays, and the invariants that layers with such vectors have."""
-  def of_layer(i):
-    own = {name: x[i].astype(np.float32) for name, x in arrays.items()}
-    heads = {'value': own['value'], 'output': np.swapaxes(own['output'], 1, 2)
-             } if 'value' in own else {}
-    units = {name: x for name, x in own.items() if name in UNITS}
-    return invariants.of_layer([part for part in (units, heads) if part])
-
-  layers = [of_layer(i) for i in range(min(map(len, arrays.values())))]
-  return Features(config, arrays, {name: np.stack([each[name] for each in layers])
-                                   for name in layers[0]})
+  return Features(config, {name: unit(x, (-2, -1) if name == 'output' else -1)
+                           for name, x in made.items()})
 
 
 def random_states(config, seed, probe=PROBE):
@@ -61,5 +46,7 @@ def random_states(config, seed, probe=PROBE):
 
 def random_signature(config, seed, probe=PROBE):
   tensors = {'blocks/up/kernel': Tensor(f'digest {seed}', (4, 32, 64), noise([seed, 8], 1024))}
-  return Signature(random_features(config, seed), np.ones(config.width, np.float32),
+  numbers = {name: noise([*np.atleast_1d(seed), 9, i], config.num_layers, 64)
+             for i, name in enumerate(invariants.NAMES)}
+  return Signature(random_features(config, seed), numbers, np.ones(config.width, np.float32),
                    tensors, random_states(config, seed, probe))

@@ -89,12 +89,9 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
                 bool(names.ZERO_CENTRED.match(kind)), _is_centred(kind, best[0], shapes, settings))
 
 
-def beginning(layout: Layout, num_experts: int, num_units: int | None = None,
-              num_heads: int | None = None, num_channels: int | None = None) -> Layout:
-  """The layout of only the first experts, units, heads for keys and values, and channels.
-
-  Of what no number is given, all.
-  """
+def beginning(layout: Layout, num_experts: int, num_units: int, num_heads: int,
+              num_channels: int) -> Layout:
+  """The layout of only the first experts, units, heads for keys and values, and channels."""
   def cut(sublayer):
     roles = {role: where.begin(
         where.rows[:num_heads, ..., :num_channels] if 'value' in sublayer.roles else

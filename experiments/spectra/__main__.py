@@ -27,7 +27,8 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.fields import listed, natural, whole
 from bornbiased_jax.hosts import on_host
 from bornbiased_jax.lineage.comparison.any_basis import layers_test
-from bornbiased_jax.lineage.evidence import features
+from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.storage.layers import in_memory
 
 from ..shared import program
 from ..shared.base_settings import ExperimentSettings
@@ -156,7 +157,7 @@ def spectra_of(cell: Cell, seed: int, change: str, settings, output_dir) -> dict
   path = output_dir / f'{cell}, seed {seed}, {change}.npz'
   if not path.exists():
     network, size = made(cell, seed, change, settings)
-    found = features.of_network(*network).invariants
+    found = signature.survey(in_memory(*network)).invariants
     np.savez(path, moved=size, **{_INVARIANT + name: x for name, x in found.items()},
              **{f'{_SPECTRUM}{i}': x.astype(np.float32)
                 for i, x in enumerate(statistic.spectra(*network))})

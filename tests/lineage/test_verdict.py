@@ -11,16 +11,17 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import thresholds, verdict
 from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from experiments.transforms import lossy, preserving
 from small_networks import DEEP, DEEP_GPT2, altered, trained
-from small_signatures import PROBE, features_of, of_seed, random_signature, unit
+from small_signatures import PROBE, of_seed, random_signature, unit
 
 random = functools.cache(functools.partial(random_signature, DEEP))
 
 
 def with_features(suspect, **arrays):
-  return dataclasses.replace(suspect, features=features_of(
+  return dataclasses.replace(suspect, features=Features(
       suspect.config, suspect.features.arrays | arrays))
 
 
@@ -59,8 +60,7 @@ def cut(seed, units):
   """A network of fewer units."""
   config = dataclasses.replace(DEEP, mlp_width=units)
   own = random(seed).features.arrays
-  found = features_of(config, {name: x[:, :units] if name in UNITS else x
-                               for name, x in own.items()})
+  found = Features(config, {name: x[:, :units] if name in UNITS else x for name, x in own.items()})
   states = dataclasses.replace(random(seed).states, config=config)
   return dataclasses.replace(random(seed), states=states, features=found)
 

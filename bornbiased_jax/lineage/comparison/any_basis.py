@@ -9,20 +9,18 @@ but they can keep a verdict from being 'unrelated'.
 
 import jax
 import numpy as np
+import scipy
 
 from bornbiased_jax.lineage import thresholds
-from bornbiased_jax.lineage.comparison.alignment import align, describe
+from bornbiased_jax.lineage.comparison.alignment import align
 from bornbiased_jax.lineage.comparison.likeness import Blocks, combine, flat
 from bornbiased_jax.lineage.comparison.order import orthonormal, unit_rows
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
-from bornbiased_jax.lineage.evidence.invariants import modes, names_of
-from bornbiased_jax.lineage.layouts import UNITS, VALUES
+from bornbiased_jax.lineage.evidence.invariants import NAMES
 
 Array = np.ndarray | jax.Array
 # Units of a layer that are compared with each other, in whatever order.
 _MOST_UNITS = 2048
-# Training gives smoother modes of layers to all models alike, and later ones are noise.
-_MODES = slice(4, 48)
 
 
 def states_test(hidden_a: np.ndarray, hidden_b: np.ndarray) -> TestResult:
@@ -85,39 +83,29 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
 def layers_test(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> TestResult:
   """Do layers agree in numbers that no disguise changes, beyond what all layers have in common?
 
-  The `invariants` of both are written as cosine modes. The first four are left out: training gives
-  them to all models alike. Layers are paired by `align`, and each is compared less those next to it
-  (`against_neighbours`), or of two layers less their mean. The statistic is the mean over modes of
-  2 Σ x y / (Σ x² + Σ y²) over layers: 1 for any disguised copy, 0 for independent models.
+  The quantiles of `evidence.invariants` are written as cosine modes. The first four are left out:
+  training gives them to all models alike. Layers are paired by `align`, and each is compared less
+  those next to it (`against_neighbours`), or of two layers less their mean. The statistic is the
+  mean over modes of 2 Σ x y / (Σ x² + Σ y²) over layers: 1 for any disguised copy, 0 for
+  independent models.
   """
-  found = []
-  for group in (UNITS, VALUES):
-    names = [name for name in names_of(group) if name in a and name in b]
-    if names and min(len(a[names[0]]), len(b[names[0]])) > 1:
-      own, other = ({name: each[name] for name in names} for each in (a, b))
-      found.append(_agreement(own, other, group))
-  if not found:
-    return does_not_apply('they have no two layers each with features of a kind that both have')
-  agreements, chosen = zip(*found, strict=True)
-  return TestResult(float(np.concatenate(agreements).mean()),
-                    level=thresholds.ALIKE_LAYERS * (2 if any(chosen) else 1))
-
-
-def _agreement(a, b, group):
-  """The agreement of each mode, and whether layers were chosen that are most alike."""
-  described = describe(a, group), describe(b, group)
-  pairs, is_sure = align(*described)
-  of_layers = lambda each: np.concatenate([modes(x)[:, _MODES] for x in each.values()], axis=1)
-  x_PM, y_PM = (_apart(of_layers(each)[list(own)])
-                for each, own in zip((a, b), zip(*pairs, strict=True), strict=True))
+  names = [name for name in NAMES if name in a and name in b]
+  if not names:
+    return does_not_apply('they have no kind of features in common of which this was taken')
+  if min(len(a[names[0]]), len(b[names[0]])) < 2:
+    return does_not_apply('one of the models has only one layer')
+  x_LM, y_LM = (np.concatenate([_modes(each[name]) for name in names], axis=1) for each in (a, b))
+  pairs, is_sure = align(x_LM, y_LM)
+  x_PM, y_PM = (each[list(chosen)] for each, chosen in zip((x_LM, y_LM), zip(*pairs, strict=True),
+                                                           strict=True))
+  less = against_neighbours if len(pairs) > 2 else lambda x_PM: x_PM - x_PM.mean(axis=0)
+  x_PM, y_PM = less(x_PM), less(y_PM)
   size_M = (x_PM**2 + y_PM**2).sum(axis=0)
   agreement_M = 2 * (x_PM * y_PM).sum(axis=0) / np.maximum(size_M, 1e-30)
-  return agreement_M, not is_sure and len({*map(len, described)}) > 1
-
-
-def _apart(x_PM):
-  """What layers have beyond those next to them."""
-  return against_neighbours(x_PM) if len(x_PM) > 2 else x_PM - x_PM.mean(axis=0)
+  # Where it is not sure which layers correspond, those were chosen that are most alike.
+  is_chosen = len(x_LM) != len(y_LM) and not is_sure
+  return TestResult(float(agreement_M.mean()),
+                    level=thresholds.ALIKE_LAYERS * (2 if is_chosen else 1))
 
 
 def against_neighbours(x_LM: np.ndarray) -> np.ndarray:
@@ -129,6 +117,11 @@ def against_neighbours(x_LM: np.ndarray) -> np.ndarray:
   near = [[j for apart in (1, 2) if apart <= i < L - apart for j in (i - apart, i + apart)]
           for i in range(1, L - 1)]
   return np.stack([x_LM[i] - x_LM[each].mean(axis=0) for i, each in enumerate(near, 1)])
+
+
+def _modes(quantile_LQ):
+  """All cosine modes [L, M] of quantiles but the smoothest, and the last, which are noise."""
+  return scipy.fft.dct(quantile_LQ.astype(np.float64), norm='ortho')[:, 4:48]
 
 
 def _nearest(a, b):

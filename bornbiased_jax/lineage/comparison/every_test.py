@@ -69,8 +69,7 @@ def run_tests(base: Signature, suspect: Signature) -> Results:
   why = _unlike_ids(base.states, suspect.states)
   found['hidden states, any basis'] = does_not_apply(why) if why else any_basis.states_test(
       base.normalized_ND, suspect.normalized_ND)
-  found['layers, any disguise'] = any_basis.layers_test(
-      base.features.invariants, suspect.features.invariants)
+  found['layers, any disguise'] = any_basis.layers_test(base.invariants, suspect.invariants)
   units = [layers_of(each.features, UNITS) for each in (base, suspect)]
   found['units, any order'] = does_not_apply(why) if why else any_basis.units_test(
       units[0], units[1], base.states.input_ND, suspect.states.input_ND)

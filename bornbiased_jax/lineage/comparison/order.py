@@ -22,7 +22,7 @@ import numpy as np
 
 from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.comparison import shared_patterns
-from bornbiased_jax.lineage.comparison.alignment import align, describe
+from bornbiased_jax.lineage.comparison.alignment import align, invariants
 from bornbiased_jax.lineage.comparison.likeness import (
   POOLED,
   Blocks,
@@ -38,7 +38,7 @@ from bornbiased_jax.lineage.comparison.permutation import (
   least_log10_p,
 )
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
-from bornbiased_jax.lineage.evidence.features import Features
+from bornbiased_jax.lineage.evidence.features import Features, average_experts
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 
 GROUPS = {'unit order': UNITS, 'value order': VALUES}
@@ -72,7 +72,7 @@ def order_tests(a: Features, b: Features) -> dict[str, TestResult]:
   Null hypothesis: given all else, the places of neighbouring features are random in at least one
   of the models.
   """
-  means = a.averaged, b.averaged
+  means = average_experts(a), average_experts(b)
   if a.config.num_experts != b.config.num_experts:
     return _tests_of(*means, GROUPS)
   found = _tests_of(a, b, GROUPS)
@@ -101,8 +101,7 @@ def _tests_of(a, b, groups):
   for name, group in groups.items():
     unlike = _unlike_heads(a, b) if group is VALUES else None
     whole = [layers_of(each, group, bool(unlike)) for each in (a, b)]
-    rows = [shared_patterns.distinct_layers(layers) for layers in whole]
-    both = [[layers[i] for i in own] for layers, own in zip(whole, rows, strict=True)]
+    both = [shared_patterns.distinct_layers(layers) for layers in whole]
     why = _obstacle(both)
     if why:
       found |= dict.fromkeys((name, name + FITTED), does_not_apply(why))
@@ -113,12 +112,19 @@ def _tests_of(a, b, groups):
         bound = max(bound, shared_patterns.recurring_bound(*common_part(*whole)))
       copy = min(shared_patterns.mean_likeness(layers, layers) for layers in (first, second))
       public = Public(bound, copy, {})
-      pairs, is_sure = align(*(describe(each.invariants, group)[own]
-                               for each, own in zip((a, b), rows, strict=True)))
+      pairs, is_sure = align(*map(_invariants, (a, b), both))
       aligned = [(first[i], second[j]) for i, j in pairs]
       found[name] = plain_test(first, second, aligned, public, is_sure)
       found[name + FITTED] = does_not_apply(unlike) if unlike else fitted_test(aligned, public)
   return found
+
+
+def _invariants(features, layers):
+  """`invariants` of layers of a network, kept for its other pairs."""
+  key = (*layers[0], len(layers))
+  if key not in features.kept:
+    features.kept[key] = invariants(layers)
+  return features.kept[key]
 
 
 def _unlike_heads(a, b):

@@ -28,12 +28,12 @@ from bornbiased_jax.lineage.comparison.permutation import block_test, contributi
 _MOST_BLOCKS = 256
 
 
-def distinct_layers(layers: list[Blocks], level: float = thresholds.COPY) -> list[int]:
-  """The numbers of those that are no copy of one before, as inserted or repeated layers are."""
-  found: list[int] = []
-  for i, layer in enumerate(layers):
-    if all(mean_likeness([layer], [layers[j]]) < level for j in found):
-      found.append(i)
+def distinct_layers(layers: list[Blocks], level: float = thresholds.COPY) -> list[Blocks]:
+  """Those that are no copy of one before, as inserted or repeated layers are."""
+  found: list[Blocks] = []
+  for layer in layers:
+    if all(mean_likeness([layer], [each]) < level for each in found):
+      found.append(layer)
   return found
 
 
@@ -65,8 +65,7 @@ def recurring_bound(a: list[Blocks], b: list[Blocks]) -> float:
 
   A strong pattern makes layers look like copies. In only `distinct_layers` it would not recur.
   """
-  both = [_of_unconnected([layers[i] for i in distinct_layers(layers, thresholds.EXACT_COPY)])
-          for layers in (a, b)]
+  both = [_of_unconnected(distinct_layers(layers, thresholds.EXACT_COPY)) for layers in (a, b)]
   return max(_in_both(*both), default=0.0)
 
 

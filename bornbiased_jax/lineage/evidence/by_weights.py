@@ -4,6 +4,7 @@
 related, and is never cleared.
 """
 
+import collections
 from collections.abc import Callable, Iterator
 import dataclasses
 import functools
@@ -16,9 +17,11 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import plain
 from bornbiased_jax.lineage import layouts
-from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
+from bornbiased_jax.lineage.evidence import features, hidden_states, invariants, tensors
+from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
+from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.storage import Model, hub
 from bornbiased_jax.storage.huggingface.adapters import read_adapter
 from bornbiased_jax.storage.huggingface.config import has_head
@@ -27,7 +30,7 @@ from bornbiased_jax.storage.huggingface.io import stored_tensors
 from bornbiased_jax.storage.huggingface.tensors import Merged, Tensor
 from bornbiased_jax.storage.layers import ROWS
 
-# What no disguise changes is read of the first experts, as all would take too long.
+# Of more experts what no disguise changes is not read.
 _MOST_EXPERTS = 32
 READ = 'by names and shapes of tensors, without a forward pass'
 
@@ -71,8 +74,12 @@ class Weights(Model):
 
   def survey(self) -> Survey:
     """What its weights say. The tensors of one layer are in memory at a time."""
-    layers = map(self._features_of, range(len(self.layout.layers)))
-    return Survey(features.stacked(self.config, layers),
+    layers = [self._features_of(i) for i in range(len(self.layout.layers))]
+    arrays: dict[str, np.ndarray] = {}
+    for group in (UNITS, VALUES):
+      of_group = [{name: layer[name] for name in group if name in layer} for layer in layers]
+      arrays |= _stacked_alike([layer for layer in of_group if layer])
+    return Survey(Features(self.config, arrays), self._invariants(),
                   np.ones(self.config.width, np.float32), self._taken())
 
   def _taken(self):
@@ -88,10 +95,17 @@ class Weights(Model):
     return HiddenStates(nothing, nothing, settings, self.config, about)
 
   def _features_of(self, number):
-    """Those of one layer, of whose tensors no more is read than they need."""
+    """The stored features of one layer, of whose tensors no more is read than they need."""
     read = functools.cache(lambda name, first: self._tensors[name].read(0, first))
-    return features.read(self._whole, self._stored, number, read,
-                         min(self.config.num_experts, _MOST_EXPERTS))
+    return features.of_vectors(layouts.read(self._stored, number, read))
+
+  def _invariants(self):
+    """What no disguise changes; of many experts it would take too long, and is left out."""
+    if self.config.num_experts > _MOST_EXPERTS:
+      return {}
+    return _stacked_alike([invariants.of_layer(layouts.read_pieces(
+        self.layout, number, functools.cache(lambda name, first: self._tensors[name].read()),
+        features.units_at_once(self.config))) for number in range(len(self.layout.layers))])
 
   def _pieces(self, tensor) -> Iterator[np.ndarray]:
     # What no feature reads, such as a mask, may be anything.
@@ -109,10 +123,6 @@ class Weights(Model):
     roles = [where for layer in self.layout.layers for sublayer in (*layer.units, *layer.heads)
              for where in sublayer.roles.values()]
     return {name for where in roles for name in (*where.tensors, *(where.through or ()))}
-
-  @functools.cached_property
-  def _whole(self):
-    return layouts.beginning(self.layout, _MOST_EXPERTS)
 
   @functools.cached_property
   def _stored(self):
@@ -171,4 +181,17 @@ def _of_most(roles, name, shapes):
   """The roles of the layers that most are like, or {}."""
   kind = lambda each: (each[name].rows.shape, len(each[name].tensors),
                        shapes[each[name].tensors[0]])
-  return next(iter(features.most_common(roles, kind)), {})
+  return next(iter(_alike(roles, kind)), {})
+
+
+def _stacked_alike(layers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """The arrays of the layers that have the most common shapes."""
+  kind = lambda layer: tuple((name, x.shape) for name, x in layer.items())
+  chosen = _alike(layers, kind)
+  return {name: np.stack([layer[name] for layer in chosen]) for name in next(iter(chosen), {})}
+
+
+def _alike(items, kind):
+  """Those of the most common kind."""
+  common = collections.Counter(map(kind, items)).most_common(1)
+  return [each for each in items if kind(each) == common[0][0]]

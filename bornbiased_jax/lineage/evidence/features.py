@@ -6,11 +6,9 @@ of norms belong to what reads them, those behind a sublayer to what it writes, a
 have length 1.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 import dataclasses
 import functools
-from typing import TypeVar
 
 from flax.traverse_util import flatten_dict
 import numpy as np
@@ -18,7 +16,7 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.evidence import invariants
-from bornbiased_jax.lineage.layouts import UNITS, VALUES, Layout
+from bornbiased_jax.lineage.layouts import UNITS
 from bornbiased_jax.lineage.thresholds import BLOCK
 from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.storage.layers import in_memory
@@ -29,7 +27,6 @@ MOST_NUMBERS = 2**24
 LEAST_STORED = 16
 _NUMBERS_AT_ONCE = 2**20
 _OWN = 'blocks/0/'
-T = TypeVar('T')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,21 +41,12 @@ class Features:
       [L, G, C, D] and [L, G, C, H, D], as H query heads read each of these. U, G and C are
       `stored_sizes`. The H vectors of an output have length 1 together. Sublayers that the
       model lacks are left out.
-    invariants: what no disguise changes of the same layers (`invariants.of_layer`), [L, 64] each.
+    kept: what tests computed of this model, so that all its pairs compute it once.
   """
 
   config: ModelConfig
   arrays: dict[str, np.ndarray]
-  invariants: dict[str, np.ndarray]
-
-  @functools.cached_property
-  def averaged(self) -> 'Features':
-    """The same with the units of the MLP that is the mean of the experts, if there are experts."""
-    if self.config.num_experts == 1:
-      return self
-    mean = lambda x: _unit(x.astype(np.float32).mean(axis=2), -1)
-    return dataclasses.replace(self, arrays={
-        name: mean(x) if name in UNITS else x for name, x in self.arrays.items()})
+  kept: dict = dataclasses.field(init=False, repr=False, default_factory=dict)
 
 
 def of_network(config: ModelConfig, params: dict) -> Features:
@@ -68,56 +56,35 @@ def of_network(config: ModelConfig, params: dict) -> Features:
 
 
 def stacked(config: ModelConfig, layers: Iterable[dict[str, np.ndarray]]) -> Features:
-  """The features of a model from what `of_layer` gives for its layers.
-
-  Where layers differ, as with experts in every second one, those of the most common kind are taken.
-  """
-  layers = list(layers)
-  found: dict[str, np.ndarray] = {}
-  for group in (UNITS, VALUES):
-    names = (*group, *invariants.names_of(group))
-    of_group = [{name: layer[name] for name in names if name in layer} for layer in layers]
-    chosen = most_common([layer for layer in of_group if layer],
-                         lambda layer: tuple((name, x.shape) for name, x in layer.items()))
-    found |= {name: np.stack([layer[name] for layer in chosen]) for name in next(iter(chosen), {})}
-  numbers = {name: found.pop(name) for name in invariants.NAMES if name in found}
-  return Features(config, found, numbers)
-
-
-def most_common(items: list[T], kind: Callable[[T], object]) -> list[T]:
-  """Those of the most common kind, or none of none."""
-  common = Counter(map(kind, items)).most_common(1)
-  return [each for each in items if kind(each) == common[0][0]]
+  """The features of a model from its layers' features (`of_layer`)."""
+  first, *others = layers
+  return Features(config, {name: np.stack([x, *(each[name] for each in others)])
+                           for name, x in first.items()})
 
 
 def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
-  """The features of one layer, of its parameters `init_params(...)['blocks']` without that axis.
+  """The features of one layer, of its parameters `init_params(...)['blocks']` without that axis."""
+  return of_vectors(layouts.read(_stored_layout(config), 0, _reader(block)))
 
-  And its invariants, by their names.
-  """
+
+def invariants_of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
+  """`invariants.of_layer` of these parameters."""
+  return invariants.of_layer(layouts.read_pieces(_own_layout(config), 0, _reader(block),
+                                                 units_at_once(config)))
+
+
+def units_at_once(config: ModelConfig) -> int:
+  """How many units of each expert are in memory once more for the invariants of a layer."""
+  return max(1, _NUMBERS_AT_ONCE // (config.num_experts * config.width))
+
+
+def _reader(block):
   leaves = flatten_dict(block, sep='/')
-  return read(_own_layout(config), _stored_layout(config), 0,
-              lambda name, first: leaves[name.removeprefix(_OWN)][:first], config.num_experts)
+  return lambda name, first: leaves[name.removeprefix(_OWN)][:first]
 
 
-def read(whole: Layout, stored: Layout, number: int,
-         read_tensor: Callable[[str, int | None], np.ndarray], num_experts: int
-         ) -> dict[str, np.ndarray]:
-  """What `of_layer` gives, of a layer of any model.
-
-  Args:
-    whole: the layout of what invariants are of.
-    stored: that of the features.
-    number: of the layer, from 0.
-    read_tensor: as of `layouts.read`.
-    num_experts: in `whole`, of which few units each are in memory at once.
-  """
-  most_units = max(1, _NUMBERS_AT_ONCE // (num_experts * whole.width))
-  return _of_vectors(layouts.read(stored, number, read_tensor)) | invariants.of_layer(
-      layouts.read_pieces(whole, number, read_tensor, most_units))
-
-
-def _of_vectors(vectors):
+def of_vectors(vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The features of one layer, of the vectors that `layouts.read` gives, its gains folded in."""
   found = {}
   for name, x in vectors.items():
     if name in UNITS:
@@ -128,6 +95,17 @@ def _of_vectors(vectors):
     else:
       found[name] = _unit(x, -1)
   return {name: x.astype(np.float16) for name, x in found.items()}
+
+
+def average_experts(features: Features) -> Features:
+  """The same with the units of the MLP that is the mean of the experts, if there are experts."""
+  if features.config.num_experts == 1:
+    return features
+  mean = lambda x: _unit(x.astype(np.float32).mean(axis=2), -1)
+  if 'mean' not in features.kept:
+    features.kept['mean'] = dataclasses.replace(features, arrays={
+        name: mean(x) if name in UNITS else x for name, x in features.arrays.items()})
+  return features.kept['mean']
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -8,26 +8,12 @@ together by quantiles, as they may stand in any order.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import numpy as np
-import scipy
 
 QUANTILES = (np.arange(64) + 0.5) / 64
-# Of which vectors they are.
-NAMES = {'unit size': ('up', 'down'), 'gate size': ('gate',), 'up and down': ('up', 'down'),
-         'gate and up': ('gate', 'up'), 'gate and down': ('gate', 'down'),
-         'head': ('value', 'output')}
-
-
-def names_of(vectors: Collection[str]) -> list[str]:
-  """Those of NAMES that features with these vectors have."""
-  return [name for name, needed in NAMES.items() if {*needed} <= {*vectors}]
-
-
-def modes(quantile_LQ: np.ndarray) -> np.ndarray:
-  """The cosine modes [L, 64] of quantiles; the first is their mean, and the last are noise."""
-  return scipy.fft.dct(quantile_LQ.astype(np.float64), norm='ortho')
+NAMES = ('unit size', 'gate size', 'up and down', 'gate and up', 'gate and down', 'head')
 
 
 def of_layer(pieces: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -39,12 +39,14 @@ class Survey:
   """The part of a signature that parameters give without a forward pass.
 
   Attributes:
-    features: the model's hidden features, and what no disguise changes of its layers.
+    features: the model's hidden features.
+    invariants: what no disguise changes of its layers (`invariants.of_layer`), [L, 64] each.
     gain_D: the gains of its final norm.
     tensors: its tensors by name.
   """
 
   features: Features
+  invariants: dict[str, np.ndarray]
   gain_D: np.ndarray
   tensors: dict[str, Tensor]
 
@@ -96,7 +98,7 @@ class Signature(Survey):
   def save(self, path: str | os.PathLike) -> None:
     """Writes a safetensors file, which appears whole or not at all."""
     arrays = {_PREFIX + name: x for name, x in self.features.arrays.items()}
-    arrays |= {_INVARIANT + name: x for name, x in self.features.invariants.items()}
+    arrays |= {_INVARIANT + name: x for name, x in self.invariants.items()}
     arrays |= {name: getattr(self.states, name) for name in hidden_states.ARRAYS}
     arrays |= {'gain_D': self.gain_D,
                'samples': np.stack([each.sample for each in self.tensors.values()])}
@@ -109,11 +111,17 @@ def survey(layers: Layers) -> Survey:
   """Reads every parameter of a model once."""
   takers = {name: tensors.Taker(name, shape) for name, shape in layers.shapes.items()}
   found: list[dict[str, np.ndarray]] = []
-  on_block = lambda block: found.append(features.of_layer(layers.config, block))
+  numbers: list[dict[str, np.ndarray]] = []
+
+  def on_block(block):
+    found.append(features.of_layer(layers.config, block))
+    numbers.append(features.invariants_of_layer(layers.config, block))
+
   for name, piece in layers.leaves(on_block):
     takers[name].see(piece)
   scale = 'final_norm/scale'
   return Survey(features.stacked(layers.config, found),
+                {name: np.stack([layer[name] for layer in numbers]) for name in numbers[0]},
                 np.array(layers.read_rows(scale, 0, layers.shapes[scale][0])),
                 {name: taker.tensor() for name, taker in takers.items()})
 
@@ -134,12 +142,12 @@ def _from_archive(arrays, metadata):
                 and all(x.shape[1:] == wanted[name][1:] and x.dtype == np.float16
                         and (0 < len(x) <= most if by_names else len(x) == most)
                         for name, x in found.items())
-                and numbers.keys() == {*invariants.names_of(found)}
-                and all(x.dtype == np.float32 and x.shape == (
-                    len(found[invariants.NAMES[name][0]]), len(invariants.QUANTILES))
-                        for name, x in numbers.items())
+                and numbers.keys() <= {*invariants.NAMES}
+                and all(x.ndim == 2 and x.dtype == np.float32 and 0 < len(x) <= most
+                        and x.shape[1] == len(invariants.QUANTILES) for x in numbers.values())
+                and len({*map(len, numbers.values())}) < 2
                 and arrays['gain_D'].shape == (states.config.width,) and _is_about(states.about))
-  return Signature(Features(states.config, found, numbers), arrays['gain_D'],
+  return Signature(Features(states.config, found), numbers, arrays['gain_D'],
                    _tensors(arrays['samples'], metadata['tensors']), states)
 
 

@@ -12,9 +12,10 @@ from bornbiased_jax.lineage.comparison.likeness import (
   likeness,
   mean_of,
 )
+from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from small_networks import DEEP, DEEP_GPT2, GROUPED
-from small_signatures import features_of, noise, random_features
+from small_signatures import noise, random_features
 
 
 def of_unit(a, b, i, j, layer=0):
@@ -34,7 +35,7 @@ def test_units(config):
   own = likeness(layers_of(a, UNITS)[0], layers_of(a, UNITS)[0])
   np.testing.assert_allclose(np.einsum('nbb->nb', own), 1, atol=1e-6)
   # Both vectors of a product can change their sign together, and those of a sum count with theirs.
-  turned = features_of(config, {name: x * (-1 if name in ('up', 'down') else 1)
+  turned = Features(config, {name: x * (-1 if name in ('up', 'down') else 1)
                              for name, x in a.arrays.items()})
   found = likeness(layers_of(a, UNITS)[0], layers_of(turned, UNITS)[0])
   np.testing.assert_allclose(found, own if config.gated_mlp else -own, atol=1e-6)
@@ -81,7 +82,7 @@ def test_what_only_one_has_is_cut():
   deep, grouped = (layers_of(random_features(config, 1), VALUES) for config in (DEEP, GROUPED))
   a, b = common_part(deep, grouped)
   assert a[0]['value'].shape == b[0]['value'].shape == (2, 2, 4, 32)
-  no_units = features_of(DEEP, {name: random_features(DEEP, 1).arrays[name] for name in VALUES})
+  no_units = Features(DEEP, {name: random_features(DEEP, 1).arrays[name] for name in VALUES})
   assert layers_of(no_units, UNITS) == []
 
 

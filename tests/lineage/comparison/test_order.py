@@ -15,6 +15,7 @@ from bornbiased_jax.lineage import layouts
 from bornbiased_jax.lineage.comparison.likeness import layers_of
 from bornbiased_jax.lineage.comparison.order import Public, order_tests, orthonormal, plain_test
 from bornbiased_jax.lineage.evidence import features
+from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.thresholds import ALPHA
 from experiments.transforms import preserving
 from small_networks import (
@@ -27,7 +28,7 @@ from small_networks import (
   random_networks,
   trained,
 )
-from small_signatures import features_of, noise, random_features, unit
+from small_signatures import noise, random_features, unit
 
 UNITS, VALUES, FITTED = 'unit order', 'value order', ', fitted basis'
 RELATED = np.log10(ALPHA / 4)
@@ -96,7 +97,7 @@ def test_a_narrower_or_wider_descendant_is_found(width):
   own = features.of_network(*base(config))
   left, _, right = np.linalg.svd(np.random.default_rng(0).standard_normal((64, width)),
                                  full_matrices=False)
-  other = features_of(dataclasses.replace(config, width=width, head_size=16),
+  other = Features(dataclasses.replace(config, width=width, head_size=16),
                    {name: x @ (left @ right) for name, x in own.arrays.items()})
   results = order_tests(own, other)
   assert '64 and' in results[UNITS].reason and not results[UNITS].applies
@@ -139,7 +140,7 @@ def test_two_layers_that_agree_are_more_than_one_wherever_they_are():
                   for each in (4, 2))
     kept = {name: unit(0.7 * whole.arrays[name][[0, 3]] + 0.7 * x,
                        (-2, -1) if name == 'output' else -1) for name, x in own.arrays.items()}
-    assert order_tests(whole, features_of(own.config, kept))[UNITS].log10_p_of_rest <= RELATED
+    assert order_tests(whole, Features(own.config, kept))[UNITS].log10_p_of_rest <= RELATED
 
 
 def test_one_distinct_layer_does_not_apply():
@@ -228,12 +229,12 @@ def test_sorted_and_cut_units_are_no_evidence(change):
 def test_the_places_of_dead_units_are_no_evidence():
   def dead(seed):
     own = random_features(DEEP, seed)
-    return features_of(DEEP, {name: x * (np.arange(64) % 2)[:, None] if name in layouts.UNITS else x
+    return Features(DEEP, {name: x * (np.arange(64) % 2)[:, None] if name in layouts.UNITS else x
                            for name, x in own.arrays.items()})
 
   results = [order_tests(dead(seed), dead(100 + seed)) for seed in range(12)]
   assert max(each[UNITS].z for each in results) < 3
-  nothing = features_of(DEEP, {name: 0 * x for name, x in random_features(DEEP, 1).arrays.items()})
+  nothing = Features(DEEP, {name: 0 * x for name, x in random_features(DEEP, 1).arrays.items()})
   assert not found(order_tests(nothing, nothing))
 
 

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.lineage.comparison.any_basis import layers_test
-from bornbiased_jax.lineage.evidence import features, invariants
+from bornbiased_jax.lineage.evidence import invariants, signature
 from bornbiased_jax.lineage.thresholds import ALIKE_LAYERS
+from bornbiased_jax.storage.layers import in_memory
 from experiments.transforms import lossy, preserving, surgery
 from small_networks import DEEP, DEEP_GPT2, altered, born, trained
 from small_signatures import noise
 
 
 def numbers(config, params):
-  return features.of_network(config, params).invariants
+  return signature.survey(in_memory(config, params)).invariants
 
 
 def test_of_heads_they_are_singular_values():
