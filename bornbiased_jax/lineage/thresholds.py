@@ -31,7 +31,7 @@ HALF = 0.5
 ALIKE_IN_ANY_BASIS, ALIKE_IN_ANY_ORDER = 0.5, 0.2
 # What no disguise changes of layers agrees as much in copies: these have 1, some 0.5 with noise of
 # 5 %, and 0.3 after 5 % more training. Unrelated models have 0 on average, and very small ones up
-# to 0.3; of other depths, where layers are chosen, 0.06: then twice as much is needed.
+# to 0.3; of other depths, where layers are chosen, 0.2 and up to 0.3: then twice as much is needed.
 ALIKE_LAYERS = 0.25
 # No smaller p-value is reported: no null distribution is known so far in its tail.
 LEAST_LOG10_P = -12.0

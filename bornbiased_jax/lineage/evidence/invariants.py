@@ -24,8 +24,7 @@ def of_layer(pieces: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   """
   found = defaultdict(list)
   for piece in pieces:
-    of_part = (_of_heads(piece['value'], piece['output']) if 'value' in piece else
-               _of_units(piece))
+    of_part = _of_heads(piece) if 'value' in piece else _of_units(piece)
     for name, numbers in of_part.items():
       found[name].append(numbers.ravel())
   return {name: np.quantile(np.concatenate(each), QUANTILES).astype(np.float32)
@@ -34,25 +33,37 @@ def of_layer(pieces: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def _of_units(piece):
   """Of units [..., D]; up and down may change their signs together, if there is a gate."""
+  piece, scale = _scaled(piece)
   inner = lambda a, b: np.einsum('...d,...d->...', piece[a], piece[b])
   size = {name: np.sqrt(inner(name, name)) for name in piece}
+  log_size = {name: scale[name] + _log(each, 1e-6) for name, each in size.items()}
   cosine = lambda a, b: inner(a, b) / np.maximum(size[a] * size[b], 1e-30)
-  found = {'unit size': _log(size['up'] * size['down']), 'up and down': cosine('up', 'down')}
+  found = {'unit size': log_size['up'] + log_size['down'], 'up and down': cosine('up', 'down')}
   if 'gate' in piece:
-    found |= {'gate size': _log(size['gate']), 'gate and up': np.abs(cosine('gate', 'up')),
+    found |= {'gate size': log_size['gate'], 'gate and up': np.abs(cosine('gate', 'up')),
               'gate and down': np.abs(cosine('gate', 'down'))}
   return found
 
 
-def _of_heads(value_GKD, output_GHKD):
+def _of_heads(piece):
   """log of the singular values of V_gᵀ O_gh, by K x K matrices that have the same."""
-  square_GKK, written_GHKK = ((x @ x.swapaxes(-1, -2)).astype(np.float64)
-                              for x in (value_GKD, output_GHKD))
+  piece, scale = _scaled(piece)
+  square_GKK, written_GHKK = ((piece[name] @ piece[name].swapaxes(-1, -2)).astype(np.float64)
+                              for name in ('value', 'output'))
   eigen_GK, axes_GKK = np.linalg.eigh(square_GKK)
   root_G1KK = (np.sqrt(np.maximum(eigen_GK, 0))[:, None] * axes_GKK)[:, None]
   product_GHKK = root_G1KK.swapaxes(-1, -2) @ written_GHKK @ root_G1KK
-  return {'head': _log(np.linalg.eigvalsh(product_GHKK)) / 2}
+  # Smaller ones are rounding: float32 knows squares up to 1e-7 of the largest.
+  return {'head': sum(scale.values()) + _log(np.linalg.eigvalsh(product_GHKK), 1e-6) / 2}
 
 
-def _log(x):
-  return np.log(np.maximum(x, 1e-30))
+def _scaled(piece):
+  """Vectors with numbers of at most 1, whose squares are finite, and the log of each scale."""
+  largest = {name: np.float32(max(np.abs(x).max(), 1e-30)) for name, x in piece.items()}
+  return ({name: x / largest[name] for name, x in piece.items()},
+          {name: np.log(each) for name, each in largest.items()})
+
+
+def _log(x, least):
+  """The logarithm; what is smaller than this share of the largest counts as that."""
+  return np.log(np.maximum(x, least * x.max(axis=-1, keepdims=True) + 1e-30))

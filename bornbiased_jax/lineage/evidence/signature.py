@@ -27,6 +27,7 @@ from bornbiased_jax.lineage.evidence import (
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
+from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.storage.layers import Layers, in_memory
 
 _PREFIX, _INVARIANT = 'feature ', 'invariant '
@@ -142,6 +143,8 @@ def _from_archive(arrays, metadata):
                 and all(x.shape[1:] == wanted[name][1:] and x.dtype == np.float16
                         and (0 < len(x) <= most if by_names else len(x) == most)
                         for name, x in found.items())
+                and all(found.keys() >= {*group} - {'gate'} for group in (UNITS, VALUES)
+                        if found.keys() & {*group})
                 and numbers.keys() <= {*invariants.NAMES}
                 and all(x.ndim == 2 and x.dtype == np.float32 and 0 < len(x) <= most
                         and x.shape[1] == len(invariants.QUANTILES) for x in numbers.values())

@@ -39,6 +39,21 @@ def test_of_units_they_are_sizes_and_cosines():
   assert sorted(found) == ['gate and down', 'gate and up', 'gate size', 'unit size', 'up and down']
 
 
+def test_what_floats_cannot_square_or_tell_from_zero_is_no_number():
+  gate_UD, up_UD, down_UD = noise(1, 3, 50, 16)
+  down_UD[:5] = 0
+  of_units = lambda scale: invariants.of_layer([
+      {'gate': gate_UD, 'up': up_UD / scale, 'down': down_UD * scale}])
+  for name, x in of_units(np.float32(1e22)).items():
+    np.testing.assert_allclose(x, of_units(1)[name], rtol=1e-4, atol=1e-4)
+  value_GKD, output_GHKD = noise(1, 2, 4, 2) @ noise(2, 2, 2, 16), noise(3, 2, 3, 4, 16)
+  axes_DD = np.linalg.qr(noise(4, 16, 16))[0]
+  of_heads = lambda axes_DD, scale: invariants.of_layer([{
+      'value': value_GKD @ axes_DD / scale, 'output': output_GHKD @ axes_DD * scale}])['head']
+  np.testing.assert_allclose(of_heads(axes_DD, np.float32(1e22)), of_heads(np.eye(16), 1),
+                             atol=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('config', [DEEP, DEEP_GPT2], ids=['llama', 'gpt2'])
 def test_disguises_change_nothing_and_unrelated_models_do_not_agree(config):

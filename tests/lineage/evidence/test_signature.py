@@ -96,6 +96,18 @@ def test_parts_of_a_signature_that_do_not_fit_are_refused(made, damage, tmp_path
     signature.load(path)
 
 
+@pytest.mark.parametrize('missing', ['down', 'up', 'value'])
+def test_by_names_too_features_are_whole(made, missing, tmp_path):
+  states = dataclasses.replace(made.states, hidden_ND=np.zeros((0, 32), np.float32),
+                               input_ND=np.zeros((0, 32), np.float32))
+  arrays = {name: x for name, x in made.features.arrays.items() if name != missing}
+  own = dataclasses.replace(made, states=states, features=dataclasses.replace(
+      made.features, arrays=arrays))
+  own.save(tmp_path / 'a.safetensors')
+  with pytest.raises(InputError, match='do not fit'):
+    signature.load(tmp_path / 'a.safetensors')
+
+
 def test_a_signature_reads_pairs_of_tokens():
   assert signature.pairs_probe(Probe('tokens', 6, 4, seed=3)) == Probe('pairs', 6, 4, seed=3)
   with pytest.raises(InputError, match="not a probe of kind 'sphere'"):
