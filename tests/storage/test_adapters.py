@@ -119,6 +119,10 @@ def test_an_adapter_of_a_model_of_the_hub(adapter, tmp_path, monkeypatch):
   assert storage.open(f'org/base+{adapter}').revision == small_hub.COMMIT
   edit(adapter, base_model_name_or_path='org/base')
   assert digest(storage.open(str(adapter)).load()[1]) == wanted
+  small_hub.lay(tmp_path / 'cache', 'org/tagged', BASE, branch='v1')  # There is no other revision.
+  edit(adapter, base_model_name_or_path='org/tagged', revision='v1')
+  assert digest(storage.open(str(adapter)).load()[1]) == wanted
+  edit(adapter, base_model_name_or_path='org/base', revision=None)
   for name, words in (
       ('org/adapter', 'org/adapter on the Hugging Face Hub is an adapter; give BASE'),
       ('org/base+org/base', 'has no adapter_config.json, so that it is no adapter')):

@@ -247,6 +247,13 @@ def test_a_story_that_does_not_fit_is_refused(copied, change, message):
     checkpoint.load_params(copied, step=3)
 
 
+def test_the_state_of_the_optimizer_has_a_digest_of_its_own(copied):
+  edit_story(copied, lambda story: story | {'digests': story['digests'] | {'opt_state': 'other'}})
+  like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state_of(3).opt_state)
+  with pytest.raises(InputError, match='opt_state does not have the digest'):
+    checkpoint.restore(copied, lambda metadata: {'opt_state': like}, [3])
+
+
 @pytest.mark.parametrize('schema', [1, 2])
 def test_a_checkpoint_of_an_older_version_is_read_and_said_to_be_unchecked(copied, schema, caplog):
   edit_story(copied, lambda story: {

@@ -1,6 +1,7 @@
 """Tensors are found in all files of a directory, and each has one place among our parameters."""
 
 import json
+import os
 
 from flax.traverse_util import flatten_dict
 import jax
@@ -27,6 +28,11 @@ def test_a_file_that_changes_between_two_reads_is_named(tmp_path):
   with pytest.raises(InputError, match='model.safetensors is not a whole safetensors file'):
     tensor.read()
   save_file({'x': np.arange(1.0, 101.0)}, file)
+  with pytest.raises(InputError, match='model.safetensors has changed while it was read'):
+    tensor.read()
+  tensor, = open_tensors(tmp_path)
+  file.write_bytes(file.read_bytes())  # In place, and of one size.
+  os.utime(file, (1, 1))
   with pytest.raises(InputError, match='model.safetensors has changed while it was read'):
     tensor.read()
   file.unlink()

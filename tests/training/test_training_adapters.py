@@ -109,6 +109,12 @@ def assert_frozen(changes, but):
                  if not (name.startswith('blocks/') and name.endswith(but)))
 
 
+def test_each_seed_has_an_adapter_of_its_own(parent, tmp_path):
+  state, _ = begin(run_of('lora', tmp_path, init_from=parent, seeds=(2, 3)))
+  for name, factors in state.opt_state.factors.items():
+    assert np.abs(factors['A'][0] - factors['A'][1]).mean() > np.abs(factors['A']).mean() / 2, name
+
+
 def test_lora_changes_each_matrix_by_its_rank_and_nothing_else(parent, adapted):
   changes = jax.tree.map(np.subtract, final(adapted('lora')), final(parent))
   for name, module in changes['blocks'].items():
