@@ -43,7 +43,7 @@ checkpoints from which it goes on to the bit; this is one step of it.
 5.9
 
 Packages import only from those above them: `configs`, `models`, `analysis`, `data`, `storage`,
-`training`, `lineage`; the last two do not import each other. Six small modules serve all:
+`training`, `lineage`. Six small modules serve all:
 `.errors`, `.fields`, `.files`, `.hosts`, `.environment` and `.plotting`.
 """
 

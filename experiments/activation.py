@@ -69,7 +69,7 @@ def block_cells(settings):
     stack = StackConfig(('mlp',) * settings.depth, GELU_WIDTH, mlp_width)
     cell = stack_cell({'block': 'standard', 'activation': activation}, stack, 1, settings,
                       BY_LAYER, measurements.layers_row)
-    yield cell._replace(network=ensemble.transformer(config))
+    yield cell._replace(ensemble=ensemble.transformer(config))
 
 
 def gelu_cells(settings):

@@ -122,7 +122,7 @@ def row(measured):
 
 def predicted(cell):
   """What theory says of a cell; of preferred tokens if it reads tokens."""
-  config, probe = cell.network.config, cell.probe
+  config, probe = cell.ensemble.config, cell.probe
   limit, share = theory.infinite_width(config, probe.length, probe), np.nan
   if probe.kind == 'tokens':
     share = measurements.preferred_tokens(config, probe.num_sequences)['theory_top1_frequency']

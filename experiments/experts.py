@@ -82,7 +82,7 @@ def cells(settings) -> list[Cell]:
         cell = transformer_cell(name, length, settings,
                                 lambda config: inter_sequence('residual_last'), row)
         found.append(cell._replace(fields=cell.fields | {'num_experts': count},
-                                   readout=shares(cell.network.config, cell.probe, count)))
+                                   readout=shares(cell.ensemble.config, cell.probe, count)))
   return found
 
 
@@ -129,7 +129,7 @@ def row(measured):
 
 def theory_of(cell: Cell) -> dict:
   """What theory says of a cell, by layer."""
-  reads = cell.network.config, cell.probe.length, cell.probe
+  reads = cell.ensemble.config, cell.probe.length, cell.probe
   share_LNE, again_LN = theory.expert_shares(*reads, num_experts=cell.fields['num_experts'])
   busiest_LN = share_LNE.max(axis=-1)
   return {'theory_busiest': busiest_LN.mean(axis=-1), 'theory_busiest_std': busiest_LN.std(axis=-1),

@@ -86,9 +86,9 @@ def bare_cells(settings):
     for length in settings.lengths:
       cell = transformer_cell(name, length, settings, lambda config: statistic('residual'), own_row,
                               of_each=True, sublayers='attention_only', num_layers=settings.depth)
-      config = cell.network.config
+      config = cell.ensemble.config
       yield cell._replace(fields={'block': f'{name}{BARE}', 'length': length},
-                          network=bare_attention(config),
+                          ensemble=bare_attention(config),
                           probe=dataclasses.replace(cell.probe, kind='gaussian', text=None))
 
 

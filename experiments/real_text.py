@@ -144,7 +144,7 @@ def row_of(text):
 
 def theory_of(cell) -> dict:
   """Theory of a cell: cosines by layer, and the last one by simpler theory."""
-  text, config, length = cell.probe.text, cell.network.config, cell.probe.length
+  text, config, length = cell.probe.text, cell.ensemble.config, cell.probe.length
   limit_L = theory.infinite_width(config, length, measurements.read(cell.probe)).inter_cosine_L
   finite, reads = measurements.predicted_similarity(cell), measurements.read(cell.probe)
   found = {'law_L': np.asarray(finite.inter_cosine_L), 'infinite_width': float(limit_L[-1]),

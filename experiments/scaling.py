@@ -114,7 +114,7 @@ def config_of(settings, changed):
 
 def predicted(cell):
   """What theory says of a variant; of preferred tokens where the vocabulary is varied."""
-  config, probe = cell.network.config, cell.probe
+  config, probe = cell.ensemble.config, cell.probe
   asks_preference = (cell.fields['factor'], probe.kind) == ('vocabulary', 'tokens')
   return similarity(config, probe.length, probe.kind) | (
       measurements.preferred_tokens(config, probe.num_sequences) if asks_preference else {})

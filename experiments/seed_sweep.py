@@ -77,7 +77,7 @@ def direction(measured):
 
 def predicted(shortest, cell):
   """What theory says of a cell: cosines, and of token ids the preference."""
-  config, probe, finite = cell.network.config, cell.probe, measurements.predicted_similarity(cell)
+  config, probe, finite = cell.ensemble.config, cell.probe, measurements.predicted_similarity(cell)
   found = {'theory_cosine': finite.inter_cosine_L[-1],
            'theory_cosine_std': finite.inter_cosine_std,
            'theory_direction_std': finite.direction_std}

@@ -50,7 +50,7 @@ class Cell(NamedTuple):
   """
 
   fields: dict
-  network: ensemble.Ensemble
+  ensemble: ensemble.Ensemble
   statistic: Statistic
   probe: Probe
   row: Callable[[dict], dict]
@@ -71,7 +71,7 @@ def transformer_cell(name: str, length: int, settings: Transformers, statistic: 
   config = configs.get(name, dtype=settings.dtype, length=length, **overrides)
   return Cell(
       fields={'config': name, 'length': length} | overrides,
-      network=ensemble.transformer(config, settings.embedding_seed),
+      ensemble=ensemble.transformer(config, settings.embedding_seed),
       statistic=statistic(config),
       probe=probe or Probe(settings.probe, settings.num_sequences, length, settings.probe_seed,
                            of_each=of_each, text=text_of(settings)),
@@ -87,7 +87,7 @@ def stack_cell(fields: dict, config: StackConfig, length: int, settings: Stacks,
   layer_flops = {'mlp': 4 * config.width * config.mlp_width}
   return Cell(
       fields=fields,
-      network=stack(config),
+      ensemble=stack(config),
       statistic=statistic,
       probe=Probe('gaussian', settings.num_sequences, length, settings.probe_seed, of_each=True),
       row=row,
@@ -124,7 +124,7 @@ def _say_long(cells):
 
 def _work(cell):
   """FLOPs of a sequence, with the cost of attention scores, which is more than their products."""
-  config, num_scores = cell.network.config, 0
+  config, num_scores = cell.ensemble.config, 0
   if isinstance(config, ModelConfig) and config.sublayers != 'mlp_only':
     num_scores = config.num_layers * config.num_heads * cell.probe.length**2
   return cell.flops + _OF_SCORE * num_scores
@@ -132,7 +132,7 @@ def _work(cell):
 
 def _say_repeats(cells):
   """Windows are drawn anywhere in a text, so that a short one gives some more than once."""
-  of_probe = {cell.probe: cell.network.config for cell in cells if cell.probe.kind == 'text'}
+  of_probe = {cell.probe: cell.ensemble.config for cell in cells if cell.probe.kind == 'text'}
   for probe, config in of_probe.items() if hosts.is_first() else ():
     windows_NT = np.asarray(probe.inputs(config, np.arange(probe.num_sequences)))
     if (different := len({window_T.tobytes() for window_T in windows_NT})) < len(windows_NT):
@@ -158,15 +158,15 @@ def _measure_cell(cell, settings, results, bar, num_networks):
   bar.update(cell.flops * cell.probe.num_sequences * len(done.intersection(cell.seeds)))
   if done.issuperset(cell.seeds):
     return
-  batch_size = settings.batch_size or chunks.batch_size_of(cell.network.config, cell.probe)
+  batch_size = settings.batch_size or chunks.batch_size_of(cell.ensemble.config, cell.probe)
   chunk_size = settings.chunk_size or chunks.default_chunk_size(
-      cell.network, cell.statistic, cell.probe, len(cell.seeds), batch_size)
+      cell.ensemble, cell.statistic, cell.probe, len(cell.seeds), batch_size)
   # A chunk that lacks a row is measured again as a whole, so that a
   # network always has the same companions.
   parts = [cell.seeds[i:i + chunk_size] for i in range(0, len(cell.seeds), chunk_size)]
   seeds = [seed for part in parts if not done.issuperset(part) for seed in part]
   for measured in ensemble.measure(
-      cell.network, cell.statistic, cell.probe, seeds, readout=cell.readout,
+      cell.ensemble, cell.statistic, cell.probe, seeds, readout=cell.readout,
       batch_size=batch_size, chunk_size=chunk_size, on_batch=advance):
     if measured['seed'] not in done:
       results.add(cell.fields | {'seed': measured['seed']} | cell.row(measured))
@@ -241,7 +241,7 @@ def median_log10_p(cosines: list[float], num_sequences: int, width: int) -> floa
 
 def predicted_similarity(cell: Cell):
   """What theory says of the similarity of sequences; with finite width up to 1,300 tokens."""
-  config, probe = cell.network.config, cell.probe
+  config, probe = cell.ensemble.config, cell.probe
   return theory.finite_width(config, probe.length, read(probe))
 
 

@@ -48,7 +48,7 @@ def test_layers_are_compared_with_their_own_architecture(small):
 def test_a_network_with_experts_is_read_by_its_own_routers():
   small_moe = 'tiny_gpt2,num_layers=2,width=32,mlp_width=48,num_experts=4'
   cell, = experts.cells(resolve(experts.Settings, 'smoke', config=small_moe))
-  config, (params,) = cell.network.config, random_networks(cell.network.config, 1)
+  config, (params,) = cell.ensemble.config, random_networks(cell.ensemble.config, 1)
   found = jax.jit(cell.readout)(params, {})
   ids_NT = np.asarray(cell.probe.inputs(config, np.arange(40)))
   states_LNTD = np.asarray(read(config, params, ids_NT, 'mlp_input')['mlp_input'])
@@ -86,9 +86,9 @@ def test_a_variant_has_its_own_architecture_and_fewer_of_the_wide_networks():
   settings = resolve(coordinates.Settings, 'smoke', checks='depth, gpt2,width, alibi',
                      widths='64,128', seeds='0-5')
   wide = [coordinates.cell(settings, 'width, alibi', width) for width in settings.widths]
-  assert [(cell.network.config.width, cell.network.config.mlp_width, len(cell.seeds))
+  assert [(cell.ensemble.config.width, cell.ensemble.config.mlp_width, len(cell.seeds))
           for cell in wide] == [(64, 256, 6), (128, 512, 4)]
-  assert all(cell.network.config.positions == 'alibi' for cell in wide)
+  assert all(cell.ensemble.config.positions == 'alibi' for cell in wide)
 
 
 @pytest.mark.parametrize('name', ['activation', 'amplification'])
@@ -116,9 +116,9 @@ def test_gpt2_contracts_by_its_mlp(small):
 
 def test_ablation_variants_read_the_same_probe_and_share_their_weights():
   variants = ablation.cells(resolve(ablation.Settings, 'smoke'))
-  weights = {cell.fields['sublayers']: flatten_dict(jax.jit(cell.network.draw)(1))
+  weights = {cell.fields['sublayers']: flatten_dict(jax.jit(cell.ensemble.draw)(1))
              for cell in variants}
-  read = lambda cell, seed: cell.probe.inputs(cell.network.config, np.arange(3), seed)
+  read = lambda cell, seed: cell.probe.inputs(cell.ensemble.config, np.arange(3), seed)
   inputs_BTD = [read(cell, 1) for cell in variants]
   for other_BTD in inputs_BTD[1:]:
     np.testing.assert_array_equal(other_BTD, inputs_BTD[0])

@@ -100,7 +100,7 @@ def test_a_transformer_cell_is_what_its_settings_say():
                                 sublayers='mlp_only')
   config = configs.get('tiny_gpt2', dtype='bfloat16', length=5, sublayers='mlp_only')
   assert cell.fields == {'config': 'tiny_gpt2', 'length': 5, 'sublayers': 'mlp_only'}
-  assert cell.network.config == config and cell.statistic == 128 and cell.readout is None
+  assert cell.ensemble.config == config and cell.statistic == 128 and cell.readout is None
   assert (cell.probe.kind, cell.probe.num_sequences, cell.probe.length) == ('gaussian', 6, 5)
   assert not cell.probe.of_each
   assert cell.flops == flops.forward_flops(config, 5, num_logits=1)
@@ -134,7 +134,7 @@ def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
         'residual_last'), row)
     none = dataclasses.replace(asked, seeds=[])
     measurements.measure_cells([cell], none, Results(tmp_path / name[0], 'any', none))
-  different = len(set(map(tuple, cell.probe.inputs(cell.network.config, np.arange(15)).tolist())))
+  different = len(set(map(tuple, cell.probe.inputs(cell.ensemble.config, np.arange(15)).tolist())))
   said = capsys.readouterr().out
   assert different == 15 and said.count('short.txt') == 1 and 'long.txt' not in said
   assert 'of 15 windows of 12 tokens' in said
