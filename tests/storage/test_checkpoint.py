@@ -249,7 +249,9 @@ def test_a_story_that_does_not_fit_is_refused(copied, change, message):
 
 def test_the_state_of_the_optimizer_has_a_digest_of_its_own(copied):
   edit_story(copied, lambda story: story | {'digests': story['digests'] | {'opt_state': 'other'}})
-  like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state_of(3).opt_state)
+  here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+                      state_of(3).opt_state)
   with pytest.raises(InputError, match='opt_state does not have the digest'):
     checkpoint.restore(copied, lambda metadata: {'opt_state': like}, [3])
 
