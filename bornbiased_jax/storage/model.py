@@ -37,7 +37,6 @@ from bornbiased_jax.storage.huggingface import adapters, gguf, io
 from bornbiased_jax.storage.huggingface.tensors import refuse_file
 from bornbiased_jax.storage.layers import Layers
 
-_NO_FILES = {'signature': 'a saved signature; give the model itself'}
 # What names a network.
 FORMS = ('RUN, RUN@STEP, a Hugging Face model folder, a GGUF file, ORG/MODEL[@REVISION] of the '
          'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or a random model: '
@@ -153,7 +152,9 @@ class Model:
   @functools.cached_property
   def _opened(self):
     if self.files is None:
-      raise InputError(f'{self.name} is {_NO_FILES.get(self.kind, "in no files; load() gives it")}')
+      raise InputError(f'{self.name} is a saved signature; give the model itself'
+                       if self.kind == 'signature' else
+                       f'{self.name} is in no files; load() gives it')
     return huggingface.open_files(self.files, self.adapter, self.entries)
 
   @functools.cached_property

@@ -12,7 +12,7 @@ import safetensors.numpy
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import path_of, write_atomically
 
-KIND, SCHEMA = 'signature', 4
+KIND, SCHEMA = 'signature', 5
 SUFFIX = '.safetensors'
 _LARGEST_HEADER = 100_000_000
 T = TypeVar('T')

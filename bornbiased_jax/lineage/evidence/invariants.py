@@ -36,7 +36,7 @@ def _of_units(piece):
   piece, scale = _scaled(piece)
   inner = lambda a, b: np.einsum('...d,...d->...', piece[a], piece[b])
   size = {name: np.sqrt(inner(name, name)) for name in piece}
-  log_size = {name: scale[name] + _log(each, 1e-6) for name, each in size.items()}
+  log_size = {name: scale[name] + _log(each) for name, each in size.items()}
   cosine = lambda a, b: inner(a, b) / np.maximum(size[a] * size[b], 1e-30)
   found = {'unit size': log_size['up'] + log_size['down'], 'up and down': cosine('up', 'down')}
   if 'gate' in piece:
@@ -53,8 +53,7 @@ def _of_heads(piece):
   eigen_GK, axes_GKK = np.linalg.eigh(square_GKK)
   root_G1KK = (np.sqrt(np.maximum(eigen_GK, 0))[:, None] * axes_GKK)[:, None]
   product_GHKK = root_G1KK.swapaxes(-1, -2) @ written_GHKK @ root_G1KK
-  # Smaller ones are rounding: float32 knows squares up to 1e-7 of the largest.
-  return {'head': sum(scale.values()) + _log(np.linalg.eigvalsh(product_GHKK), 1e-6) / 2}
+  return {'head': sum(scale.values()) + _log(np.linalg.eigvalsh(product_GHKK)) / 2}
 
 
 def _scaled(piece):
@@ -64,6 +63,6 @@ def _scaled(piece):
           {name: np.log(each) for name, each in largest.items()})
 
 
-def _log(x, least):
-  """The logarithm; what is smaller than this share of the largest counts as that."""
-  return np.log(np.maximum(x, least * x.max(axis=-1, keepdims=True) + 1e-30))
+def _log(x):
+  """The logarithm. What is below 1e-6 of the largest counts as that: squares are float32."""
+  return np.log(np.maximum(x, 1e-6 * x.max(axis=-1, keepdims=True) + 1e-30))
