@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from bornbiased_jax.analysis.probes import Probe
-from bornbiased_jax.lineage.evidence import features, hidden_states, invariants, signature
+from bornbiased_jax.lineage.evidence import features, hidden_states, signature
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature
@@ -47,6 +47,6 @@ def random_states(config, seed, probe=PROBE):
 def random_signature(config, seed, probe=PROBE):
   tensors = {'blocks/up/kernel': Tensor(f'digest {seed}', (4, 32, 64), noise([seed, 8], 1024))}
   numbers = {name: noise([*np.atleast_1d(seed), 9, i], config.num_layers, 64)
-             for i, name in enumerate(invariants.NAMES)}
+             for i, name in enumerate(features.INVARIANTS)}
   return Signature(random_features(config, seed), numbers, np.ones(config.width, np.float32),
                    tensors, random_states(config, seed, probe))

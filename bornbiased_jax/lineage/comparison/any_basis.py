@@ -3,7 +3,7 @@
 MLP units, value channels and residual channels can all be exchanged or mixed without changing the
 function of a model. Such a copy has lost every order. Three things remain to compare: hidden states
 up to a rotation, MLP units in any order, and numbers of layers that no such change alters
-(`evidence.invariants`). They cannot show descent, as models that learned the same are alike too,
+(`features.invariants`). They cannot show descent, as models that learned the same are alike too,
 but they can keep a verdict from being 'unrelated'.
 """
 
@@ -12,11 +12,10 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.lineage import thresholds
-from bornbiased_jax.lineage.comparison.alignment import align
-from bornbiased_jax.lineage.comparison.likeness import Blocks, combine, flat
+from bornbiased_jax.lineage.comparison.likeness import Blocks, align, combine, flat
 from bornbiased_jax.lineage.comparison.order import orthonormal, unit_rows
 from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
-from bornbiased_jax.lineage.evidence.invariants import NAMES
+from bornbiased_jax.lineage.evidence.features import INVARIANTS
 
 Array = np.ndarray | jax.Array
 # Units of a layer that are compared with each other, in whatever order.
@@ -83,13 +82,13 @@ def units_test(a: list[Blocks], b: list[Blocks], embedding_a: np.ndarray,
 def layers_test(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> TestResult:
   """Do layers agree in numbers that no disguise changes, beyond what all layers have in common?
 
-  The quantiles of `evidence.invariants` are written as cosine modes. The first four are left out:
+  The quantiles of `features.invariants` are written as cosine modes. The first four are left out:
   training gives them to all models alike. Layers are paired by `align`, and each is compared less
   those next to it (`against_neighbours`), or of two layers less their mean. The statistic is the
   mean over modes of 2 Σ x y / (Σ x² + Σ y²) over layers: 1 for any disguised copy, 0 for
   independent models.
   """
-  names = [name for name in NAMES if name in a and name in b]
+  names = [name for name in INVARIANTS if name in a and name in b]
   if not names:
     return does_not_apply('they have no kind of features in common of which this was taken')
   if min(len(a[names[0]]), len(b[names[0]])) < 2:

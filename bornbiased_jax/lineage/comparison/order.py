@@ -6,11 +6,11 @@ an independent model their order is a random one, even if both models share thei
 embeddings, their data or a teacher. A descendant keeps the order of its ancestor.
 
 The likeness of features of equal number is tested against exchanges of neighbours
-(`permutation.block_test`): as they are, in the layers that correspond (`alignment`) and in any,
-and in a fitted basis, which needs no equal width and no embeddings (`fitted_test`). The units that
-experts have at one place are one feature, so that copies of an expert count once. Mixtures are
-compared with MLPs, or with mixtures of another number of experts, by the mean of their experts,
-and with others by it as well.
+(`permutation.block_test`): as they are, in the layers that correspond (`align`) and in any, and in
+a fitted basis, which needs no equal width and no embeddings (`fitted_test`). The units that experts
+have at one place are one feature, so that copies of an expert count once. Mixtures are compared
+with MLPs, or with mixtures of another number of experts, by the mean of their experts, and with
+others by it as well.
 """
 
 from collections.abc import Iterable
@@ -22,12 +22,13 @@ import numpy as np
 
 from bornbiased_jax.lineage import thresholds
 from bornbiased_jax.lineage.comparison import shared_patterns
-from bornbiased_jax.lineage.comparison.alignment import align, invariants
 from bornbiased_jax.lineage.comparison.likeness import (
   POOLED,
   Blocks,
+  align,
   block_shape,
   common_part,
+  layer_spectra,
   layers_of,
   likeness,
   mean_of,
@@ -112,18 +113,18 @@ def _tests_of(a, b, groups):
         bound = max(bound, shared_patterns.recurring_bound(*common_part(*whole)))
       copy = min(shared_patterns.mean_likeness(layers, layers) for layers in (first, second))
       public = Public(bound, copy, {})
-      pairs, is_sure = align(*map(_invariants, (a, b), both))
+      pairs, is_sure = align(*map(_spectra, (a, b), both))
       aligned = [(first[i], second[j]) for i, j in pairs]
       found[name] = plain_test(first, second, aligned, public, is_sure)
       found[name + FITTED] = does_not_apply(unlike) if unlike else fitted_test(aligned, public)
   return found
 
 
-def _invariants(features, layers):
-  """`invariants` of layers of a network, kept for its other pairs."""
+def _spectra(features, layers):
+  """`layer_spectra` of a network, kept for its other pairs."""
   key = (*layers[0], len(layers))
   if key not in features.kept:
-    features.kept[key] = invariants(layers)
+    features.kept[key] = layer_spectra(layers)
   return features.kept[key]
 
 

@@ -17,7 +17,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import plain
 from bornbiased_jax.lineage import layouts
-from bornbiased_jax.lineage.evidence import features, hidden_states, invariants, tensors
+from bornbiased_jax.lineage.evidence import features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Survey
@@ -103,7 +103,7 @@ class Weights(Model):
     """What no disguise changes; of many experts it would take too long, and is left out."""
     if self.config.num_experts > _MOST_EXPERTS:
       return {}
-    return _stacked_alike([invariants.of_layer(layouts.read_pieces(
+    return _stacked_alike([features.invariants(layouts.read_pieces(
         self.layout, number, functools.cache(lambda name, first: self._tensors[name].read()),
         features.units_at_once(self.config))) for number in range(len(self.layout.layers))])
 

@@ -4,8 +4,15 @@ A feature is known by the residual channels that it reads and writes, as vectors
 that a model can move from one matrix to another without any effect do not count: gains
 of norms belong to what reads them, those behind a sublayer to what it writes, and vectors
 have length 1.
+
+A copy may exchange units, heads and residual channels, rotate the residual stream, move scales
+between what a unit reads and writes, and mix the values of a head, all without any effect. What
+stays are *invariants*: the size of each unit, the cosines between its own vectors, and of each head
+the singular values of what its values write. All units, or heads, of a layer are described together
+by quantiles, as they may stand in any order.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 import dataclasses
 import functools
@@ -15,7 +22,6 @@ import numpy as np
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.lineage import layouts
-from bornbiased_jax.lineage.evidence import invariants
 from bornbiased_jax.lineage.layouts import UNITS
 from bornbiased_jax.lineage.thresholds import BLOCK
 from bornbiased_jax.models.initialization import param_shapes
@@ -27,6 +33,8 @@ MOST_NUMBERS = 2**24
 LEAST_STORED = 16
 _NUMBERS_AT_ONCE = 2**20
 _OWN = 'blocks/0/'
+INVARIANTS = ('unit size', 'gate size', 'up and down', 'gate and up', 'gate and down', 'head')
+QUANTILES = (np.arange(64) + 0.5) / 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,9 +76,9 @@ def of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
 
 
 def invariants_of_layer(config: ModelConfig, block: dict) -> dict[str, np.ndarray]:
-  """`invariants.of_layer` of these parameters."""
-  return invariants.of_layer(layouts.read_pieces(_own_layout(config), 0, _reader(block),
-                                                 units_at_once(config)))
+  """`invariants` of these parameters."""
+  return invariants(layouts.read_pieces(_own_layout(config), 0, _reader(block),
+                                        units_at_once(config)))
 
 
 def units_at_once(config: ModelConfig) -> int:
@@ -163,3 +171,55 @@ def _unit(x, axes):
   x = np.ldexp(x, -exponent)
   length = np.sqrt((x**2).sum(axis=axes, keepdims=True))
   return x / np.maximum(length, np.float32(1e-30))
+
+
+def invariants(pieces: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """Quantiles [64], float32, of those of INVARIANTS that a layer has.
+
+  Args:
+    pieces: parts of `layouts.read`: some of the units, or some of the heads.
+  """
+  found = defaultdict(list)
+  for piece in pieces:
+    of_part = _of_heads(piece) if 'value' in piece else _of_units(piece)
+    for name, numbers in of_part.items():
+      found[name].append(numbers.ravel())
+  return {name: np.quantile(np.concatenate(each), QUANTILES).astype(np.float32)
+          for name, each in found.items()}
+
+
+def _of_units(piece):
+  """Of units [..., D]; up and down may change their signs together, if there is a gate."""
+  piece, scale = _scaled(piece)
+  inner = lambda a, b: np.einsum('...d,...d->...', piece[a], piece[b])
+  size = {name: np.sqrt(inner(name, name)) for name in piece}
+  log_size = {name: scale[name] + _log(each) for name, each in size.items()}
+  cosine = lambda a, b: inner(a, b) / np.maximum(size[a] * size[b], 1e-30)
+  found = {'unit size': log_size['up'] + log_size['down'], 'up and down': cosine('up', 'down')}
+  if 'gate' in piece:
+    found |= {'gate size': log_size['gate'], 'gate and up': np.abs(cosine('gate', 'up')),
+              'gate and down': np.abs(cosine('gate', 'down'))}
+  return found
+
+
+def _of_heads(piece):
+  """log of the singular values of V_gᵀ O_gh, by K x K matrices that have the same."""
+  piece, scale = _scaled(piece)
+  square_GKK, written_GHKK = ((piece[name] @ piece[name].swapaxes(-1, -2)).astype(np.float64)
+                              for name in ('value', 'output'))
+  eigen_GK, axes_GKK = np.linalg.eigh(square_GKK)
+  root_G1KK = (np.sqrt(np.maximum(eigen_GK, 0))[:, None] * axes_GKK)[:, None]
+  product_GHKK = root_G1KK.swapaxes(-1, -2) @ written_GHKK @ root_G1KK
+  return {'head': sum(scale.values()) + _log(np.linalg.eigvalsh(product_GHKK)) / 2}
+
+
+def _scaled(piece):
+  """Vectors with numbers of at most 1, whose squares are finite, and the log of each scale."""
+  largest = {name: np.float32(max(np.abs(x).max(), 1e-30)) for name, x in piece.items()}
+  return ({name: x / largest[name] for name, x in piece.items()},
+          {name: np.log(each) for name, each in largest.items()})
+
+
+def _log(x):
+  """The logarithm. What is below 1e-6 of the largest counts as that: squares are float32."""
+  return np.log(np.maximum(x, 1e-6 * x.max(axis=-1, keepdims=True) + 1e-30))

@@ -1,10 +1,10 @@
 """The signature of a model: all that a verdict reads of it, taken once, saved, compared later.
 
-It holds the configuration, the directions of hidden features (`features`), what no disguise changes
-of its layers (`invariants`), the last-token hidden states for a probe, and of each tensor a SHA-256
-digest and 1,024 entries. At the shapes of a model
-of 7 billion parameters, with 2,000 sequences, these are about 130 MB. Whoever gets it learns the
-directions of the stored features, some of the weights, and nothing of the text that was learned.
+It holds the configuration, the directions of hidden features and what no disguise changes of them
+(`features`), the last-token hidden states for a probe, and of each tensor a SHA-256 digest and
+1,024 entries. At the shapes of a model of 7 billion parameters, with 2,000 sequences, these are
+about 130 MB. Whoever gets it learns the directions of the stored features, some of the weights, and
+nothing of the text that was learned.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,7 @@ import numpy as np
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, is_plain
-from bornbiased_jax.lineage.evidence import (
-  array_file,
-  features,
-  hidden_states,
-  invariants,
-  tensors,
-)
+from bornbiased_jax.lineage.evidence import array_file, features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.tensors import Tensor
@@ -41,7 +35,7 @@ class Survey:
 
   Attributes:
     features: the model's hidden features.
-    invariants: what no disguise changes of its layers (`invariants.of_layer`), [L, 64] each.
+    invariants: what no disguise changes of its layers (`features.invariants`), [L, 64] each.
     gain_D: the gains of its final norm.
     tensors: its tensors by name.
   """
@@ -145,9 +139,9 @@ def _from_archive(arrays, metadata):
                         for name, x in found.items())
                 and all(found.keys() >= {*group} - {'gate'} for group in (UNITS, VALUES)
                         if found.keys() & {*group})
-                and numbers.keys() <= {*invariants.NAMES}
+                and numbers.keys() <= {*features.INVARIANTS}
                 and all(x.ndim == 2 and x.dtype == np.float32 and 0 < len(x) <= most
-                        and x.shape[1] == len(invariants.QUANTILES) for x in numbers.values())
+                        and x.shape[1] == len(features.QUANTILES) for x in numbers.values())
                 and len({*map(len, numbers.values())}) < 2
                 and arrays['gain_D'].shape == (states.config.width,) and _is_about(states.about))
   return Signature(Features(states.config, found), numbers, arrays['gain_D'],

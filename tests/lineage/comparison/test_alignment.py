@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import configs
-from bornbiased_jax.lineage.comparison.alignment import align, invariants
-from bornbiased_jax.lineage.comparison.likeness import layers_of
+from bornbiased_jax.lineage.comparison.likeness import align, layer_spectra, layers_of
 from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
@@ -41,10 +40,10 @@ def turned(name):
 @pytest.mark.parametrize('name, group', [
     ('tiny_llama2', UNITS), ('tiny_gpt2', UNITS), ('tiny_llama2', VALUES)],
     ids=['gated units', 'units', 'values'])
-def test_neither_orders_nor_a_rotation_change_the_invariants(name, group):
+def test_neither_orders_nor_a_rotation_change_the_spectra(name, group):
   changed = altered(preserving.permute_units, *turned(name), jax.random.key(1))
   changed = altered(preserving.permute_heads, *changed, jax.random.key(2))
-  ours, theirs = (invariants(of_layers(each, group)) for each in (base(name), changed))
+  ours, theirs = (layer_spectra(of_layers(each, group)) for each in (base(name), changed))
   # Features are stored as float16.
   np.testing.assert_allclose(ours, theirs, atol=2e-3 * np.abs(ours).max())
 
@@ -56,10 +55,10 @@ def test_neither_orders_nor_a_rotation_change_the_invariants(name, group):
 def test_layers_are_found_where_they_went(name, order):
   noisy = lossy.add_noise(*turned(name), jax.random.key(3), 0.05)
   other = altered(functools.partial(lossy.order_layers, order=order), *noisy)
-  pairs, is_sure = align(invariants(of_layers(base(name))), invariants(of_layers(other)))
+  pairs, is_sure = align(layer_spectra(of_layers(base(name))), layer_spectra(of_layers(other)))
   assert is_sure and set(pairs) <= {(layer, place) for place, layer in enumerate(order)}
   assert len(pairs) >= 4
-  back, _ = align(invariants(of_layers(other)), invariants(of_layers(base(name))))
+  back, _ = align(layer_spectra(of_layers(other)), layer_spectra(of_layers(base(name))))
   assert [(j, i) for i, j in back] == pairs
 
 
@@ -78,7 +77,7 @@ def test_a_turned_copy_with_other_layers_is_found(name, change):
 def test_independent_layers_correspond_by_number_or_by_the_shortest_way():
   config = DEEP['tiny_llama2']
   shorter = dataclasses.replace(config, num_layers=4)
-  a, same, short = (invariants(layers_of(random_features(each, seed), UNITS))
+  a, same, short = (layer_spectra(layers_of(random_features(each, seed), UNITS))
                     for seed, each in enumerate((config, config, shorter)))
   assert align(a, same) == ([(i, i) for i in range(6)], False)
   both = np.concatenate((a, short))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.lineage.comparison.any_basis import layers_test
-from bornbiased_jax.lineage.evidence import invariants, signature
+from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.lineage.evidence.features import QUANTILES, invariants
 from bornbiased_jax.lineage.thresholds import ALIKE_LAYERS
 from bornbiased_jax.storage.layers import in_memory
 from experiments.transforms import lossy, preserving, surgery
@@ -21,18 +22,18 @@ def numbers(config, params):
 
 def test_of_heads_they_are_singular_values():
   value_GKD, output_GHKD = noise(1, 2, 4, 16), noise(2, 2, 3, 4, 16)
-  found = invariants.of_layer([{'value': value_GKD, 'output': output_GHKD}])['head']
+  found = invariants([{'value': value_GKD, 'output': output_GHKD}])['head']
   matrices = [value_GKD[g].T @ output_GHKD[g, h] for g in range(2) for h in range(3)]
   expected = [np.linalg.svd(each, compute_uv=False)[:4] for each in matrices]
-  np.testing.assert_allclose(found, np.quantile(np.log(expected), invariants.QUANTILES), rtol=1e-4)
+  np.testing.assert_allclose(found, np.quantile(np.log(expected), QUANTILES), rtol=1e-4)
 
 
 def test_of_units_they_are_sizes_and_cosines():
   gate_UD, up_UD, down_UD = noise(1, 3, 50, 16)
-  found = invariants.of_layer([{'gate': gate_UD[:20], 'up': up_UD[:20], 'down': down_UD[:20]},
+  found = invariants([{'gate': gate_UD[:20], 'up': up_UD[:20], 'down': down_UD[:20]},
                                {'gate': gate_UD[20:], 'up': up_UD[20:], 'down': down_UD[20:]}])
   size = np.linalg.norm(up_UD, axis=1) * np.linalg.norm(down_UD, axis=1)
-  quantiles = lambda x: np.quantile(x, invariants.QUANTILES)
+  quantiles = lambda x: np.quantile(x, QUANTILES)
   np.testing.assert_allclose(found['unit size'], quantiles(np.log(size)), rtol=1e-5)
   cosine = (up_UD * down_UD).sum(axis=1) / size
   np.testing.assert_allclose(found['up and down'], quantiles(cosine), rtol=1e-4, atol=1e-6)
@@ -42,13 +43,13 @@ def test_of_units_they_are_sizes_and_cosines():
 def test_what_floats_cannot_square_or_tell_from_zero_is_no_number():
   gate_UD, up_UD, down_UD = noise(1, 3, 50, 16)
   down_UD[:5] = 0
-  of_units = lambda scale: invariants.of_layer([
+  of_units = lambda scale: invariants([
       {'gate': gate_UD, 'up': up_UD / scale, 'down': down_UD * scale}])
   for name, x in of_units(np.float32(1e22)).items():
     np.testing.assert_allclose(x, of_units(1)[name], rtol=1e-4, atol=1e-4)
   value_GKD, output_GHKD = noise(1, 2, 4, 2) @ noise(2, 2, 2, 16), noise(3, 2, 3, 4, 16)
   axes_DD = np.linalg.qr(noise(4, 16, 16))[0]
-  of_heads = lambda axes_DD, scale: invariants.of_layer([{
+  of_heads = lambda axes_DD, scale: invariants([{
       'value': value_GKD @ axes_DD / scale, 'output': output_GHKD @ axes_DD * scale}])['head']
   np.testing.assert_allclose(of_heads(axes_DD, np.float32(1e22)), of_heads(np.eye(16), 1),
                              atol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 from bornbiased_jax import configs
 from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.evidence import array_file, features, invariants, signature, tensors
+from bornbiased_jax.lineage.evidence import array_file, features, signature, tensors
 from bornbiased_jax.models.initialization import draw_params
 from bornbiased_jax.storage import digests
 from small_networks import DEEP, trained
@@ -52,7 +52,7 @@ def num_bytes(config, num_sequences):
   """Of the arrays in a file: features of 2 bytes, all else of 4."""
   leaves = jax.tree.leaves(jax.eval_shape(lambda: draw_params(config, np.uint32(0))))
   stored = sum(np.prod(shape) for shape in features.shapes(config).values())
-  numbers = len(invariants.NAMES) * config.num_layers * len(invariants.QUANTILES)
+  numbers = len(features.INVARIANTS) * config.num_layers * len(features.QUANTILES)
   return 2 * stored + 4 * (config.width * (2 * num_sequences + 1) + numbers
                            + tensors.SAMPLE_SIZE * len(leaves))
 
