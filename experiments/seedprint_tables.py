@@ -49,6 +49,7 @@ class Settings(SharedInputs):
   num_sequences: int = setting(2000, smoke=300, paper=10_000)
   length: int = setting(64, smoke=4, paper=1024)
 
+
 SUBSETS = ('lowest', 'highest', 'random')
 PUBLISHED_LEVEL = 0.01
 # How the figure calls the pairs of a group, by whether they are related.
@@ -70,6 +71,14 @@ TESTS = {'t': ('t-test', 'o', -0.2), 'u': ('U test', 'x', 0.2)}
 
 
 def main(settings, results):
+  if not results.content['complete']:  # Otherwise it is drawn again, also without the study.
+    measure(settings, results)
+  summary = [summarize(fields, rows)
+             for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]
+  results.finish(summary, display, lambda: draw(results.rows, settings.num_sequences))
+
+
+def measure(settings, results) -> None:
   todo = pairs(settings)
   config = storage.open(todo[0][2]).config
   networks.check_sequences(settings, config)
@@ -80,9 +89,6 @@ def main(settings, results):
   for row in results.missing((dict(zip(names, pair, strict=True)) for pair in todo), 'pair'):
     base, suspect = take(row['base']), take(row['suspect'])
     results.add(row | {'qkv_bias': base.config.qkv_bias} | compare(base, suspect, null))
-  summary = [summarize(fields, rows)
-             for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]
-  results.finish(summary, display, lambda: draw(results.rows, settings.num_sequences))
 
 
 def pairs(settings) -> list[tuple[str, bool, str, str]]:
