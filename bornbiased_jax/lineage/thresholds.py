@@ -59,7 +59,7 @@ def level_z(p_value: float) -> float:
     >>> round(level_z(0.01), 2)
     2.33
   """
-  return float(scipy.stats.norm.isf(p_value))
+  return -float(scipy.special.ndtri(p_value))
 
 
 def detectable(bound: float, std: float, needed_z: float) -> float:

@@ -75,7 +75,7 @@ def block_test(matrix_NBB: np.ndarray, bound: float = 0.0, inflation: float = 1.
   if not std > ROUNDING:  # Features that are all alike have no order.
     return BlockResult(statistic, 0.0, 0.0, 0.0)
   z = (statistic - bound) / std
-  log10_p = max(float(scipy.stats.norm.logsf(z)) / math.log(10),
+  log10_p = max(float(scipy.special.log_ndtr(-z)) / math.log(10),
                 chernoff_log10_p(matrix_NBB, statistic - bound))
   return BlockResult(statistic, z, log10_p, std)
 

@@ -88,7 +88,7 @@ def calibrated_test(hidden_a: jax.Array | np.ndarray, hidden_b: jax.Array | np.n
   statistic, mean, std = map(float, diagonal_moments(matrix_DD))
   # A leak that is not known leaves no evidence.
   z = (statistic - leak - mean) / std if std > 0 and math.isfinite(leak) else 0.0
-  return CalibratedResult(statistic, z, float(scipy.stats.norm.logsf(z)) / math.log(10), std,
+  return CalibratedResult(statistic, z, float(scipy.special.log_ndtr(-z)) / math.log(10), std,
                           np.diagonal(matrix_DD), int(is_constant.sum()), leak)
 
 
