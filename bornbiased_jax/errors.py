@@ -58,7 +58,8 @@ def unlike(given: Any, wanted: str) -> InputError:
   elif isinstance(given, tuple) and given and hasattr(given[0], 'init_scheme'):
     made_by = 'of (config, params) give the one that is wanted'
   elif isinstance(given, str) or hasattr(given, 'load'):
-    made_by = 'of a name storage.open(name).load() makes (config, params)'
+    made_by = ('of a name storage.open(name).load() makes (config, params), and of a preset '
+               'configs.get(name) a configuration')
   kind = 'function' if hasattr(given, '__wrapped__') else type(given).__name__  # Cached or jitted.
   return InputError(f'{kind} is not {wanted}; {made_by}')
 

@@ -138,6 +138,8 @@ def _members(ensemble, seeds):
   if is_given != (seeds is None):
     raise InputError('a family of random networks needs seeds=, and given models have none')
   if not is_given:
+    if not isinstance(seeds, Iterable):
+      raise InputError(f'seeds={seeds!r} are not several; give them, such as range(3) or [42]')
     seeds = [int(as_seed(seed)) for seed in seeds]
     return ensemble, iter(seeds), len(seeds)
   pairs = iter(ensemble)

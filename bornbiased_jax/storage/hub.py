@@ -124,6 +124,9 @@ def _explain(name, error, library):
   if library.constants.HF_HUB_OFFLINE:
     return (f'{name}: there is no such folder here, and not all of it in the cache of the Hugging '
             'Face Hub, and HF_HUB_OFFLINE keeps it from being fetched')
+  if isinstance(error, errors.LocalEntryNotFoundError):
+    return (f'{name}: there is no such folder here, nor in the cache of the Hugging Face Hub, '
+            'which cannot be reached')
   reason = show(' '.join(str(error).split()) or type(error).__name__)
   # The name may also be a misspelt path.
   return (f'{name}: there is no such folder here, and it cannot be fetched from the Hugging Face '

@@ -302,7 +302,8 @@ def test_networks_that_cannot_be_measured_together():
   for given, seeds, named in (([(CONFIG, params), (other, params)], None, 'model 1 has another'),
                               ([], None, 'no model'),
                               ([(CONFIG, params)], range(1), 'seeds='),
-                              (ensemble.transformer(CONFIG), None, 'seeds=')):
+                              (ensemble.transformer(CONFIG), None, 'seeds='),
+                              (ensemble.transformer(CONFIG), 3, 'seeds=3 are not several')):
     with pytest.raises(InputError, match=named):
       list(ensemble.measure(given, preference.predictions(V), probe, seeds, chunk_size=4))
 

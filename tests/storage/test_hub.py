@@ -55,6 +55,7 @@ REPOS = {
     'org/branch': refused(errors.RevisionNotFoundError),
     'org/teapot': refused(errors.HfHubHTTPError, '418\nis a teapot'),
     'org/silent': OSError(),
+    'org/away': errors.LocalEntryNotFoundError('Got: ConnectError'),
 }
 
 
@@ -149,6 +150,7 @@ def test_only_wanted_files_are_fetched(download):
     ('org/absent', 'no such model on the Hugging Face Hub, or a private one'),
     ('org/gated', 'is gated: ask for access'), ('org/branch@v2', 'no such revision of it'),
     ('org/teapot', "'418 is a teapot'; try again"), ('org/silent', "'OSError'; try again"),
+    ('org/away', 'nor in the cache of the Hugging Face Hub, which cannot be reached'),
     ('org/empty', 'has no config.json'), ('org/pickled', 'is a pickle, which could run code'),
     ('org/shardless', f'{SHARDS[1]} is missing; {INDEX} asks for it'),
     ('org/hostile', "'../../evil' must be the name of a .safetensors file"),
