@@ -76,9 +76,10 @@ class Weights(Model):
     """What its weights say. The tensors of one layer are in memory at a time."""
     layers = [self._features_of(i) for i in range(len(self.layout.layers))]
     arrays: dict[str, np.ndarray] = {}
-    for group in (UNITS, VALUES):
-      of_group = [{name: layer[name] for name in group if name in layer} for layer in layers]
-      arrays |= _stacked_alike([layer for layer in of_group if layer])
+    for group, numbers in zip((UNITS, VALUES), _alike_layers(self.layout, self._shapes),
+                              strict=True):
+      arrays |= {name: np.stack([layers[i][name] for i in numbers]) for name in group
+                 if numbers and name in layers[numbers[0]]}
     return Survey(Features(self.config, arrays), self._invariants(),
                   np.ones(self.config.width, np.float32), self._taken())
 
@@ -103,9 +104,11 @@ class Weights(Model):
     """What no disguise changes; of many experts it would take too long, and is left out."""
     if self.config.num_experts > _MOST_EXPERTS:
       return {}
-    return _stacked_alike([features.invariants(layouts.read_pieces(
+    layers = [features.invariants(layouts.read_pieces(
         self.layout, number, functools.cache(lambda name, first: self._tensors[name].read()),
-        features.units_at_once(self.config))) for number in range(len(self.layout.layers))])
+        features.units_at_once(self.config))) for number in range(len(self.layout.layers))]
+    layers = _of_most(layers, tuple)
+    return {name: np.stack([layer[name] for layer in layers]) for name in layers[0]}
 
   def _pieces(self, tensor) -> Iterator[np.ndarray]:
     # What no feature reads, such as a mask, may be anything.
@@ -160,9 +163,9 @@ def weights_of(model: Model) -> Weights:
 
 def _sizes(layout, shapes):
   """The configuration with the sizes that most layers have."""
-  units = _of_most([layer.units[0].roles for layer in layout.layers if layer.units], 'down', shapes)
-  heads = _of_most([layer.heads[0].roles for layer in layout.layers if layer.heads], 'output',
-                   shapes)
+  of_units, of_heads = _alike_layers(layout, shapes)
+  units = layout.layers[of_units[0]].units[0].roles if of_units else {}
+  heads = layout.layers[of_heads[0]].heads[0].roles if of_heads else {}
   experts = 1
   if units:
     down = units['down']
@@ -177,21 +180,19 @@ def _sizes(layout, shapes):
       positions='none', norm='layernorm' if layout.centred else 'rmsnorm', length=2**20)
 
 
-def _of_most(roles, name, shapes):
-  """The roles of the layers that most are like, or {}."""
-  kind = lambda each: (each[name].rows.shape, len(each[name].tensors),
-                       shapes[each[name].tensors[0]])
-  return next(iter(_alike(roles, kind)), {})
+def _alike_layers(layout, shapes):
+  """The numbers of the layers whose units are of the most common kind, and so for heads."""
+  def kind(roles):
+    return {role: (where.rows.shape, len(where.tensors), shapes[where.tensors[0]])
+            for role, where in sorted(roles.items()) if where.tensors}
+
+  for group in 'units', 'heads':
+    found = {i: getattr(layer, group)[0].roles for i, layer in enumerate(layout.layers)
+             if getattr(layer, group)}
+    yield _of_most(found, lambda i, found=found: str(kind(found[i])))
 
 
-def _stacked_alike(layers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """The arrays of the layers that have the most common shapes."""
-  kind = lambda layer: tuple((name, x.shape) for name, x in layer.items())
-  chosen = _alike(layers, kind)
-  return {name: np.stack([layer[name] for layer in chosen]) for name in next(iter(chosen), {})}
-
-
-def _alike(items, kind):
+def _of_most(items, kind):
   """Those of the most common kind."""
   common = collections.Counter(map(kind, items)).most_common(1)
   return [each for each in items if kind(each) == common[0][0]]

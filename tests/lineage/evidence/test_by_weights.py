@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+import re
 import shutil
 
 import jax
@@ -62,6 +63,18 @@ def test_a_copy_is_related_and_nobody_is_cleared(folders):
   report = lineage.compare_networks(folders['other'], folders['copy'], PROBE)
   assert report['verdict'] == 'inconclusive'
   assert any('no forward pass' in reason for reason in report['reasons'])
+
+
+@of_one
+def test_layers_that_lost_their_experts_are_left_out(folders, tmp_path):
+  """Cut to the units of an expert, those of dense layers and of shared experts would look alike."""
+  shutil.copytree(folders['own'], tmp_path, dirs_exist_ok=True)
+  weights = load_file(tmp_path / 'model.safetensors')
+  save_file({name: x for name, x in weights.items() if not re.search('[34].mlp.experts', name)},
+            tmp_path / 'model.safetensors')
+  cut = lineage.signature(str(tmp_path), PROBE)
+  assert cut.features.arrays['up'].shape == (2, 64, 4, 64)
+  assert lineage.compare(cut, lineage.signature(folders['own'], PROBE))['verdict'] == 'related'
 
 
 def test_a_gguf_file_has_the_features_of_its_folder(folders, tmp_path):
