@@ -192,9 +192,9 @@ def display_recipe(row: dict) -> dict[str, str]:
 
 def draw(rows: list[dict]) -> 'plotting.Figure':
   """How many initializations each test finds: by F on the first line of cells, or by variant."""
-  of_one = {name: rows[0][name] for name in ('config', 'optimizer')}
-  rows = [row for row in rows if row.items() >= of_one.items()]
-  first = [row for row in rows if all(row[name] == rows[0][name] for name in LINE)]
+  rows = [row for row in rows if all(row[name] == rows[0][name] for name in LINE
+                                     if name != 'variant')]
+  first = [row for row in rows if row['variant'] == rows[0]['variant']]
   over = 'forgetting' if len({row['forgetting'] for row in first}) > 1 else 'variant'
   shown = [row for row in (first if over == 'forgetting' else rows) if kind(row) == 'birth']
   tests = tests_of(rows)

@@ -65,7 +65,6 @@ SINK_LENGTHS = Kind(lambda text: sorted(NAMED['lengths'].parse(text)),
                     'sequence lengths at which to measure sinks, comma-separated')
 # What a setting is, by its name, unless a program says another thing of its own.
 NAMED = fields.kinds(Recipe) | fields.kinds(Run) | {
-    'seeds': fields.SEEDS,
     'config': Kind(preset_name, 'model (see --help=models)'),
     'dtype': Kind(choice(*configs.DTYPES), 'number format of the forward pass: bfloat16, or '
                   'float32, whose products are exact on TPUs and GPUs too'),

@@ -76,9 +76,9 @@ class Weights(Model):
     """What its weights say. The tensors of one layer are in memory at a time."""
     layers = [self._features_of(i) for i in range(len(self.layout.layers))]
     arrays: dict[str, np.ndarray] = {}
-    for group, numbers in zip((UNITS, VALUES), _alike_layers(self.layout, self._shapes),
-                              strict=True):
-      arrays |= {name: np.stack([layers[i][name] for i in numbers]) for name in group
+    for group, names in (('units', UNITS), ('heads', VALUES)):
+      numbers = _alike_layers(self.layout, group, self._shapes)
+      arrays |= {name: np.stack([layers[i][name] for i in numbers]) for name in names
                  if numbers and name in layers[numbers[0]]}
     return Survey(Features(self.config, arrays), self._invariants(),
                   np.ones(self.config.width, np.float32), self._taken())
@@ -163,7 +163,7 @@ def weights_of(model: Model) -> Weights:
 
 def _sizes(layout, shapes):
   """The configuration with the sizes that most layers have."""
-  of_units, of_heads = _alike_layers(layout, shapes)
+  of_units, of_heads = (_alike_layers(layout, group, shapes) for group in ('units', 'heads'))
   units = layout.layers[of_units[0]].units[0].roles if of_units else {}
   heads = layout.layers[of_heads[0]].heads[0].roles if of_heads else {}
   experts = 1
@@ -180,16 +180,14 @@ def _sizes(layout, shapes):
       positions='none', norm='layernorm' if layout.centred else 'rmsnorm', length=2**20)
 
 
-def _alike_layers(layout, shapes):
-  """The numbers of the layers whose units are of the most common kind, and so for heads."""
-  def kind(roles):
-    return {role: (where.rows.shape, len(where.tensors), shapes[where.tensors[0]])
-            for role, where in sorted(roles.items()) if where.tensors}
-
-  for group in 'units', 'heads':
-    found = {i: getattr(layer, group)[0].roles for i, layer in enumerate(layout.layers)
-             if getattr(layer, group)}
-    yield _of_most(found, lambda i, found=found: str(kind(found[i])))
+def _alike_layers(layout, group, shapes):
+  """The numbers of the layers whose first 'units', or 'heads', are of the most common kind."""
+  roles = {i: found[0].roles for i, layer in enumerate(layout.layers)
+           if (found := getattr(layer, group))}
+  kind = lambda i: tuple(sorted(
+      (role, where.rows.shape, len(where.tensors), shapes[where.tensors[0]])
+      for role, where in roles[i].items() if where.tensors))
+  return _of_most(roles, kind)
 
 
 def _of_most(items, kind):
