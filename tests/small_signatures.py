@@ -9,7 +9,7 @@ from bornbiased_jax.lineage.evidence import features, hidden_states, signature
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
 from bornbiased_jax.lineage.evidence.signature import Signature
-from bornbiased_jax.lineage.evidence.tensors import Tensor
+from bornbiased_jax.lineage.evidence.tensors import TensorSample
 from small_networks import trained
 
 PROBE = Probe('pairs', 1000, 4)
@@ -45,8 +45,8 @@ def random_states(config, seed, probe=PROBE):
 
 
 def random_signature(config, seed, probe=PROBE):
-  tensors = {'blocks/up/kernel': Tensor(f'digest {seed}', (4, 32, 64), noise([seed, 8], 1024))}
+  up = TensorSample(f'digest {seed}', (4, 32, 64), noise([seed, 8], 1024))
   numbers = {name: noise([*np.atleast_1d(seed), 9, i], config.num_layers, 64)
              for i, name in enumerate(features.INVARIANTS)}
   return Signature(random_features(config, seed), numbers, np.ones(config.width, np.float32),
-                   tensors, random_states(config, seed, probe))
+                   {'blocks/up/kernel': up}, random_states(config, seed, probe))

@@ -20,7 +20,7 @@ from bornbiased_jax.errors import InputError, is_plain
 from bornbiased_jax.lineage.evidence import array_file, features, hidden_states, tensors
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.evidence.hidden_states import HiddenStates
-from bornbiased_jax.lineage.evidence.tensors import Tensor
+from bornbiased_jax.lineage.evidence.tensors import TensorSample
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.storage.layers import Layers, in_memory
 
@@ -43,7 +43,7 @@ class Survey:
   features: Features
   invariants: dict[str, np.ndarray]
   gain_D: np.ndarray
-  tensors: dict[str, Tensor]
+  tensors: dict[str, TensorSample]
 
   @property
   def digest(self) -> str:
@@ -155,10 +155,10 @@ def _is_about(about) -> bool:
                                     and is_plain(value)) for name, value in about.items())
 
 
-def _tensors(sample_MS, described) -> dict[str, Tensor]:
+def _tensors(sample_MS, described) -> dict[str, TensorSample]:
   array_file.check(sample_MS.shape == (len(described), tensors.SAMPLE_SIZE)
                 and sample_MS.dtype == np.float32)
-  return {str(name): Tensor(str(each['digest']), tuple(map(int, each['shape'])), sample)
+  return {str(name): TensorSample(str(each['digest']), tuple(map(int, each['shape'])), sample)
           for (name, each), sample in zip(described.items(), sample_MS, strict=True)}
 
 

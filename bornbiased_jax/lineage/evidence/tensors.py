@@ -27,7 +27,7 @@ _TABLES = (*OF_TOKENS, 'position_embedding')
 
 
 @dataclasses.dataclass(frozen=True)
-class Tensor:
+class TensorSample:
   """What is kept of a tensor: digest, shape, and SAMPLE_SIZE of its entries."""
 
   digest: str
@@ -51,12 +51,12 @@ class Taker:
     self._digest.update(piece)
     self._seen += len(piece)
 
-  def tensor(self) -> Tensor:
+  def tensor(self) -> TensorSample:
     """The tensor, after all of it was seen."""
-    return Tensor(self._digest.hexdigest(), self._shape, self._sample)
+    return TensorSample(self._digest.hexdigest(), self._shape, self._sample)
 
 
-def take(name: str, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> Tensor:
+def take(name: str, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> TensorSample:
   """What is kept of a tensor that comes in pieces."""
   taker = Taker(name, shape)
   for piece in pieces:
@@ -71,12 +71,12 @@ def _places(name, shape):
   return [random.integers(0, size, SAMPLE_SIZE) for size in sizes]
 
 
-def digest_of(tensors: dict[str, Tensor]) -> str:
+def digest_of(tensors: dict[str, TensorSample]) -> str:
   """SHA-256 of a model, from the digests of its tensors (`digests.digest`)."""
   return digests.joined({name: each.digest for name, each in tensors.items()})
 
 
-def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
+def shared(a: dict[str, TensorSample], b: dict[str, TensorSample]) -> list[dict]:
   """The tensors that two models have in common and that are not constant in both, as JSON.
 
   Each has its name, how (equal, partly equal, nearly equal or equal up to scale), the correlation
@@ -95,7 +95,7 @@ def shared(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[dict]:
   return found
 
 
-def equal_matrices(a: dict[str, Tensor], b: dict[str, Tensor],
+def equal_matrices(a: dict[str, TensorSample], b: dict[str, TensorSample],
                    stack: str | None = None) -> dict[str, list[int]]:
   """The layers in which matrices of units or attention are equal, entry by entry, by name.
 

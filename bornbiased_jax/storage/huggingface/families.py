@@ -236,7 +236,7 @@ _TOGETHER = {'blocks/experts/gate blocks/experts/up': f'layers.{{}}{IN_MEMORY[0]
              'blocks/router': 'layers.{}.mlp.gate'}
 
 
-def in_memory(family: Family, names: Iterable[str]) -> Family:
+def named_in_memory(family: Family, names: Iterable[str]) -> Family:
   """The family under the names that its modules have in memory, if these are such, or itself."""
   if not any(f'{IN_MEMORY[0]}.' in name for name in names):
     return family

@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError, show, unlike
 from bornbiased_jax.files import read_json
 from bornbiased_jax.storage.huggingface import adapters, leaves
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config, to_stored
-from bornbiased_jax.storage.huggingface.families import FAMILIES, IN_MEMORY, Family, in_memory
+from bornbiased_jax.storage.huggingface.families import FAMILIES, IN_MEMORY, Family, named_in_memory
 from bornbiased_jax.storage.huggingface.gguf import is_gguf, named_tensors, open_gguf
 from bornbiased_jax.storage.huggingface.quantized import dequantized, read_quantization
 from bornbiased_jax.storage.huggingface.tensors import (
@@ -122,7 +122,7 @@ class Files:
   def _checked(self, adapter):
     """What is known of it from its headers, all of it checked."""
     config, tensors = self._base
-    family = in_memory(self._family, tensors)
+    family = named_in_memory(self._family, tensors)
     wanted = list(leaves.groups(config, family))
     leaves.check_all(self._path, tensors, wanted, f'{family.head}.weight')
     if adapter is not None:

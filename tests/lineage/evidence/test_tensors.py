@@ -52,7 +52,7 @@ def test_numbers_may_be_so_small_that_their_squares_are_zero():
 
 
 def test_tensors_of_other_shapes_are_not_compared():
-  a, b = ({'x': tensors.Tensor(str(size), (size,), np.arange(1024.0))} for size in (4, 5))
+  a, b = ({'x': tensors.TensorSample(str(size), (size,), np.arange(1024.0))} for size in (4, 5))
   assert tensors.shared(a, b) == []
 
 
