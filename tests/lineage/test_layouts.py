@@ -57,6 +57,39 @@ def test_goals_are_met():
   assert len(units) >= 165 and len(values) >= 140
 
 
+MLP = (('up_proj', (128, 64)), ('down_proj', (64, 128)))
+
+
+def of_names(*stacks, layers=2, **others):
+  """Shapes of tensors: MLPs of some stacks, in the order of their names, and others."""
+  shapes = {f'{stack}.{i}.mlp.{name}.weight': shape
+            for stack in stacks for i in range(layers) for name, shape in MLP}
+  return dict(sorted((shapes | others).items()))
+
+
+def test_layers_stand_in_the_order_of_their_numbers():
+  layout = layouts.find(of_names('model.layers', layers=12), {'hidden_size': 64})
+  tensors = [layer.units[0].roles['up'].tensors[0] for layer in layout.layers]
+  assert tensors == [f'model.layers.{i}.mlp.up_proj.weight' for i in range(12)]
+
+
+def test_the_stack_of_the_vocabulary_is_read_also_if_that_has_rows_to_spare():
+  shapes = of_names('text.layers', 'vision.layers', **{'text.embed_tokens.weight': (320, 64)})
+  layout = layouts.find(shapes, {'vocab_size': 300, 'hidden_size': 64})
+  assert (layout.stack, layout.left_out) == ('text.layers', ('vision.layers',))
+
+
+def test_norms_of_what_a_sublayer_writes_stand_behind_it():
+  norms = 'post_attention_layernorm', 'post_feedforward_layernorm'
+  names = {f'self_attn.{name}_proj': (64, 64) for name in 'qkvo'} | dict.fromkeys(norms, (64,))
+  layout = layouts.find(of_names('model.layers', **{
+      f'model.layers.{i}.{name}.weight': shape for i in range(2) for name, shape in names.items()}),
+      {'hidden_size': 64, 'num_attention_heads': 4})
+  layer = layout.layers[0]
+  for (sublayer,), norm in zip((layer.heads, layer.units), norms, strict=True):
+    assert (sublayer.before, sublayer.behind) == (None, f'model.layers.0.{norm}.weight')
+
+
 def difference(after, before):
   return np.abs(after - before).max() / before.std()
 

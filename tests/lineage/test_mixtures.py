@@ -125,3 +125,8 @@ def test_what_knows_no_experts_says_so(change):
 def test_a_network_without_experts_has_none_to_average():
   with pytest.raises(InputError, match='no experts'):
     lossy.average_experts(DEEP, born(DEEP, 0), jax.random.key(0))
+
+
+def test_units_of_the_average_expert_have_length_one():
+  found = features.average_experts(features.of_network(MIXTURE, born(MIXTURE, 3))).arrays
+  np.testing.assert_allclose(np.linalg.norm(found['up'], axis=-1), 1, rtol=1e-5)

@@ -66,6 +66,14 @@ def test_a_signature_is_made_once(runs, tmp_path):
     assert found.items() >= other.items()
 
 
+def test_the_cache_tells_settings_apart_that_no_parameter_shows(tmp_path):
+  networks_of_one = [(dataclasses.replace(DEEP, rope_theta=theta), trained(DEEP, 1))
+                     for theta in (10_000.0, 10.0)]
+  states = [lineage.signature(each, TOKENS, tmp_path).states for each in networks_of_one]
+  assert states[1].config.rope_theta == 10.0 and len(list(tmp_path.iterdir())) == 2
+  assert np.abs(states[0].hidden_ND - states[1].hidden_ND).max() > 1e-3
+
+
 def test_weights_that_cannot_be_read_are_refused_before_a_model_is_computed(tmp_path):
   shutil.copytree(GOLDENS / 'gpt2', tmp_path / 'gpt2')
   weights = tmp_path / 'gpt2' / 'model.safetensors'

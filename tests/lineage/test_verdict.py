@@ -10,6 +10,8 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import thresholds, verdict
+from bornbiased_jax.lineage.comparison.every_test import DECIDING, TESTS
+from bornbiased_jax.lineage.comparison.result import TestResult, does_not_apply
 from bornbiased_jax.lineage.evidence import signature
 from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.lineage.layouts import UNITS, VALUES
@@ -210,3 +212,15 @@ def test_units_of_two_layers_alone_must_be_as_alike_as_copies(num_layers, share,
   report = verdict.compare(base, with_features(suspect, **mixed))
   assert report['verdict'] == expected
   assert (expected == 'related') != ('Two layers are too few' in ' '.join(report['reasons']))
+
+
+def test_one_model_of_two_layers_is_enough_for_doubt():
+  """Where only units agree, and less than copies do, whichever model it is."""
+  two = random_signature(dataclasses.replace(DEEP, num_layers=2), 1)
+  of_units = TestResult(0.4, std=0.01, z=9.0, log10_p=-8.0, log10_p_of_rest=-8.0)
+  nothing = TestResult(0.0, std=0.01, z=0.0, log10_p=-0.3, log10_p_of_rest=-0.3)
+  results = {name: of_units if name == 'unit order' else nothing for name in DECIDING}
+  results |= {name: does_not_apply('no') for name in TESTS if name not in DECIDING}
+  for pair, expected in (((two, random(2)), 'inconclusive'), ((random(2), two), 'inconclusive'),
+                         ((random(1), random(2)), 'related')):
+    assert verdict.decide(results, *pair, thresholds.ALPHA)[0] == expected

@@ -48,6 +48,17 @@ def test_neither_orders_nor_a_rotation_change_the_spectra(name, group):
   np.testing.assert_allclose(ours, theirs, atol=2e-3 * np.abs(ours).max())
 
 
+def test_signs_that_do_not_matter_do_not_count():
+  """Of a gated unit, what it multiplies and what it writes may change signs together."""
+  config, params = base('tiny_llama2')
+  own = features.of_network(config, params)
+  sign = np.sign(noise(3, *own.arrays['up'].shape[:2], 1))
+  other = dataclasses.replace(own, arrays=own.arrays | {
+      name: own.arrays[name] * sign for name in ('up', 'down')})
+  ours, theirs = (layer_spectra(layers_of(each, UNITS)) for each in (own, other))
+  np.testing.assert_allclose(ours, theirs, atol=2e-3 * np.abs(ours).max())
+
+
 @pytest.mark.parametrize('name, order', [
     ('tiny_llama2', DROPPED), ('tiny_gpt2', MOVED), ('tiny_llama2', [3, 4, 5, 0, 1, 2]),
     ('tiny_llama2', [0, 3, 2, 1, 4, 5])],

@@ -265,3 +265,14 @@ def test_directions_in_which_a_matrix_is_0_are_left_out():
   matrix = (left * np.geomspace(1e-3, 1, 7) @ right.T).astype(np.float32)
   np.testing.assert_allclose(orthonormal(matrix), left @ right.T, atol=1e-5)
   assert not orthonormal(np.zeros((3, 4), np.float32)).any()
+
+
+def test_where_layers_were_chosen_both_p_values_are_doubled():
+  """That of all layers, and that of the rest, on which a verdict rests too."""
+  a, other = (layers_of(random_features(DEEP, seed), layouts.UNITS) for seed in (1, 2))
+  b = [{name: unit(x + 0.3 * y[name]) for name, x in layer.items()}
+       for layer, y in zip(a, other, strict=True)]
+  public, pairs = Public(0.0, 1.0, {}), list(zip(a, b, strict=True))
+  sure, chosen = (plain_test(a, b, pairs, public, is_sure) for is_sure in (True, False))
+  for field in ('log10_p', 'log10_p_of_rest'):
+    assert getattr(chosen, field) == pytest.approx(getattr(sure, field) + np.log10(2))

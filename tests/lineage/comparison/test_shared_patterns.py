@@ -112,3 +112,10 @@ def test_a_pattern_of_every_other_layer_is_no_evidence_however_strong(depths, st
   bound = max(shared_patterns.unconnected_bound(a, b), shared_patterns.recurring_bound(*whole))
   found = mean_of(likeness(x, y) for x in a for y in b)
   assert block_test(found).z > 6 and block_test(found, bound).z < 2
+
+
+def test_of_many_blocks_some_stand_for_all(monkeypatch):
+  pairs = [(a[0], b[0]) for a, b in pairs_of('of one factor', 12)]
+  whole = shared_patterns.inflation(pairs)
+  monkeypatch.setattr(shared_patterns, '_MOST_BLOCKS', 6)
+  assert whole > 1.5 and shared_patterns.inflation(pairs) == pytest.approx(whole, rel=0.2)

@@ -17,6 +17,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.evidence import by_weights, features
 from bornbiased_jax.lineage.evidence import signature as signatures
 import small_gguf
+from small_signatures import noise
 
 transformers = pytest.importorskip('transformers')
 torch = pytest.importorskip('torch')
@@ -221,3 +222,21 @@ def test_names_that_do_not_fit_are_refused_in_one_line(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'nobody', 'vocab_size': 4}))
   with pytest.raises(InputError, match='names and shapes'):
     lineage.signature(str(tmp_path), PROBE)
+
+
+def test_experts_that_stand_below_each_other_are_told_apart(tmp_path, monkeypatch):
+  """DBRX stores the rows of all experts in one matrix. Of many units parts are read."""
+  experts, units, width = 4, 48, 32
+  weights = {f'blocks.{i}.ffn.experts.mlp.{name}': noise([i, j], experts * units, width)
+             for i in range(3) for j, name in enumerate(('w1', 'v1', 'w2'))}
+  save_file(weights | {'wte.weight': noise(0, 300, width)}, tmp_path / 'model.safetensors')
+  (tmp_path / 'config.json').write_text(json.dumps({
+      'model_type': 'dbrx', 'd_model': width, 'vocab_size': 300,
+      'ffn_config': {'moe_num_experts': experts}}))
+  whole = lineage.signature(str(tmp_path), PROBE)
+  assert whole.config.num_experts == experts
+  assert whole.features.arrays['up'].shape == (3, units, experts, width)
+  monkeypatch.setattr(features, '_NUMBERS_AT_ONCE', 5 * experts * width)
+  in_parts = lineage.signature(str(tmp_path), PROBE).invariants
+  for name, numbers in whole.invariants.items():
+    np.testing.assert_allclose(in_parts[name], numbers, rtol=1e-5, atol=1e-6)

@@ -46,6 +46,12 @@ def test_equal_matrices_are_found_layer_by_layer():
   assert found == {'blocks/up/kernel': [0, 2]}
 
 
+def test_a_matrix_of_which_entries_became_zero_is_not_equal():
+  own = noise(2, 3, 32, 64)
+  trees = ({'blocks': {'up': {'kernel': x}}} for x in (own, own * (noise(3, *own.shape) > 0)))
+  assert tensors.equal_matrices(*map(take, trees)) == {}
+
+
 def test_numbers_may_be_so_small_that_their_squares_are_zero():
   a, b = (take({'x': np.float32(1e-25) * x}) for x in (EMBEDDING, EMBEDDING + 1e-3 * OTHER))
   assert [each['how'] for each in tensors.shared(a, b)] == ['nearly equal']
