@@ -71,7 +71,7 @@ class Settings(Inputs):
 
 
 def main(settings, results):
-  if not results.content['complete']:
+  if not results.is_measured:
     measure(settings, results)
   summary = [summarize(fields, group)
              for fields, group in grouped(results.rows, 'table', 'related', 'method')]

@@ -46,7 +46,7 @@ class Settings(SharedInputs):
 
 
 def main(settings, results):
-  if not results.content['complete']:
+  if not results.is_measured:
     measure(settings, results)
   summary = [{name: value for name, value in row.items() if not name.endswith('_counts')}
              for row in results.rows]

@@ -75,7 +75,7 @@ def main(settings, results):
   networks.check_seeds(settings.seeds)
   if len(settings.config) > 1:
     raise InputError('--config: one architecture at a time')
-  if not results.content['complete']:
+  if not results.is_measured:
     measure_all(settings, results)
   summary = summarize(results.rows, settings)
   # Of few methods a figure says no more than the table.

@@ -71,7 +71,7 @@ TESTS = {'t': ('t-test', 'o', -0.2), 'u': ('U test', 'x', 0.2)}
 
 
 def main(settings, results):
-  if not results.content['complete']:  # Otherwise it is drawn again, also without the study.
+  if not results.is_measured:  # Otherwise it is drawn again, also without the study.
     measure(settings, results)
   summary = [summarize(fields, rows)
              for fields, rows in grouped(results.rows, 'group', 'related', 'qkv_bias')]

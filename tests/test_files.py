@@ -134,7 +134,7 @@ def test_results_in_a_bucket(bucket):
   begun.finish([{'mean': 1.0}], lambda row: {'mean': '1'},
                lambda: plotting.figure(2, 2))
   found = results.Results('gs://bucket/run', 'sweep', settings)
-  assert found.rows == [{'seed': 1}] and found.content['complete']
+  assert found.rows == [{'seed': 1}] and found.is_measured
   assert sorted(path.name for path in bucket.iterdir()) == ['figure.png', 'results.json',
                                                             'table.md']
   with pytest.raises(InputError, match='gs://bucket/run/results.json holds a run with seeds'):

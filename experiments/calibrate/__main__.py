@@ -91,7 +91,7 @@ def main(settings, results):
   if not (settings.config or settings.runs):
     raise InputError('--config: none, and --runs is not given either: nothing to measure')
   todo = random_cells(settings)
-  if not results.content['complete']:  # Otherwise it is drawn again, also without its runs.
+  if not results.is_measured:  # Otherwise it is drawn again, also without its runs.
     todo |= trained_cells(settings)
   for row in results.missing(({'cell': name} for name in todo), 'cell'):
     results.add(row | todo[row['cell']]())

@@ -31,7 +31,8 @@ class Results:
 
   A run goes on by measuring the rows that it lacks. While rows are added, the whole file is
   replaced at most once per second, so that a run that was killed at any moment can go on; one that
-  is interrupted loses no row. Nothing is written before it begins to measure.
+  is interrupted loses no row. Nothing is written before it begins to measure. If the file was
+  complete when the run began (`is_measured`), its rows are only summarized and drawn again.
 
   `go_on`, from the content of a new run and that of the file or None, gives the content to begin
   with, and whether it may replace the file before the end. If it is missing, a file that holds rows
@@ -52,8 +53,8 @@ class Results:
     self._notes = [f'the shape of {source}; random weights' for source in sorted(sources)]
     self.content, may_write = hosts.from_first(
         lambda: choose(new, _stored(self.path, _plain(defaults_of(settings)))))
-    self._is_measured = self.content['complete']
-    self._is_noted = may_write and not self._is_measured
+    self.is_measured = self.content['complete']
+    self._is_noted = may_write and not self.is_measured
     self._run = session.begin(self.content['run'])
     self._written, self._is_pending = -math.inf, False
 
@@ -92,7 +93,7 @@ class Results:
     keys = list(keys)
     done = {_key(row, keys[0]) for row in self.rows} if keys else set()
     lacking = [key for key in keys if _key(key, keys[0]) not in done]
-    if lacking and self._is_measured:
+    if lacking and self.is_measured:
       tqdm.write(f'{self.path} is complete, and has no row of {_shown(lacking[0])}'
                  f'{" or others" * (len(lacking) > 1)}; to measure that choose another folder')
       return []
@@ -122,7 +123,7 @@ class Results:
 
     Otherwise the row is written with a later one, or at the end of `keeping`.
     """
-    if self._is_measured:
+    if self.is_measured:
       raise _refusal(self.path, 'is complete, but lacks what would be measured now')
     self.rows.append(_plain(row))
     self._is_pending = True
@@ -159,7 +160,7 @@ class Results:
     """Writes the file, with the time until now."""
     make_directory(self.directory)
     self._written, self._is_pending = time.monotonic(), False
-    if not self._is_measured:  # To draw and summarize it again is no part of the measurement.
+    if not self.is_measured:  # To draw and summarize it again is no part of the measurement.
       self.content['run'] = self._run()
     write_json(self.path, self.content)
 

@@ -44,7 +44,7 @@ def train(settings: Training, output_dir: Path,
   if hosts.is_first():
     metrics = {seed: monitor.read(output_dir / f'seed_{seed}') for seed in settings.seeds}
     summary = [summarize(seed, lines) for seed, lines in metrics.items()]
-    measured = {} if results.content['complete'] else {'rates': rates}
+    measured = {} if results.is_measured else {'rates': rates}
     results.finish(summary, display, lambda: figure({'Training loss': metrics}, unit_of(settings)),
                    **measured)
 
@@ -58,7 +58,7 @@ def train_for(results: Results, trainings: dict[Path, Training]) -> None:
   name_flag('output_dir', files.local, results.directory)
   for settings in trainings.values():
     base_settings.check(settings)
-  for output_dir, settings in trainings.items() if not results.content['complete'] else ():
+  for output_dir, settings in trainings.items() if not results.is_measured else ():
     train(settings, output_dir, results.noting_time)
 
 
