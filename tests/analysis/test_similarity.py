@@ -117,6 +117,12 @@ def test_zero_vectors_are_orthogonal_to_all(cosine):
   assert cosine(np.float32([[1, 0], [1, 0], [0, 0]]))['cosine'] == pytest.approx(1 / 3, abs=1e-6)
 
 
+def test_zero_vectors_count_in_the_spread_over_pairs():
+  """Of twelve ordered pairs two have the cosine 1, and all others 0."""
+  x = np.float32([[1, 0], [1, 0], [0, 0], [0, 0]])
+  assert inter_sequence(x, pair_std=True)['cosine_std'] == pytest.approx(5**0.5 / 6, abs=1e-6)
+
+
 def test_isotropic_p_is_uniform():
   n, d = 60, 8
   unit = np.random.default_rng(1).standard_normal((3000, n, d))

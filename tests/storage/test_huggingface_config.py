@@ -7,6 +7,7 @@ import pytest
 from test_huggingface import MIXTURES, SIZES
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.rotary import frequencies
 from bornbiased_jax.storage import huggingface
 from bornbiased_jax.storage.huggingface.config import parse_config
 from bornbiased_jax.storage.huggingface.families import FAMILIES
@@ -270,6 +271,17 @@ def test_scaled_rope_before_transformers_5(copy):
   del scaling['original_max_position_embeddings']
   edit_config(path, rope_scaling=scaling, original_max_position_embeddings=32)
   assert_same(path, 'llama3_scaled')
+
+
+def test_a_length_beside_the_settings_of_rope_goes_before_theirs(copy, transformers):
+  path, turned = copy('llama3_scaled'), []
+  for length in (..., 4096):
+    edit_config(path, original_max_position_embeddings=length)
+    theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(
+        transformers.AutoConfig.from_pretrained(path)).inv_freq.numpy()
+    turned.append(frequencies(huggingface.load_config(path)))
+    np.testing.assert_allclose(turned[-1], theirs, rtol=1e-5)
+  assert np.any(turned[0] != turned[1])
 
 
 def test_huge_whole_numbers_are_numbers(copy):

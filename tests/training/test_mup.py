@@ -60,8 +60,10 @@ def test_an_optimizer_goes_on_at_the_same_rates_alone(tmp_path):
   state = tiny_runs.save_beginning(mup, 2)
   resumed, _ = begin(dataclasses.replace(mup, directory=tmp_path / 'on', resume=tmp_path / 'mup'))
   jax.tree.map(np.testing.assert_array_equal, resumed[1:], state[1:])
-  with pytest.raises(InputError, match='has init_scheme=mup, not gpt2'):
-    begin(dataclasses.replace(other, resume=tmp_path / 'mup'))
+  tiny_runs.save_beginning(other, 2)
+  for run, parent, why in ((other, 'mup', 'mup, not gpt2'), (mup, 'gpt2', 'gpt2, not mup')):
+    with pytest.raises(InputError, match=f'has init_scheme={why}'):
+      begin(dataclasses.replace(run, directory=tmp_path / 'on', resume=tmp_path / parent))
 
 
 def test_a_tied_head_is_refused(tmp_path):

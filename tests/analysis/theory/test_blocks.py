@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax import configs
+from bornbiased_jax import analysis, configs, data
 from bornbiased_jax.analysis.theory.blocks import architecture_of
 from small_networks import born
 
@@ -57,7 +57,11 @@ def test_normed_queries_and_keys_have_scores_of_variance_1():
   assert architecture_of(configs.get('tiny_llama2', qk_norm=True), 'tokens').score_variance == 1
 
 
-def test_vectors_are_never_the_same_and_have_no_factor():
+def test_the_factor_is_that_of_ids_and_vectors_have_none():
   config = configs.get('tiny_gpt2', scaled_embedding=True)
   tokens, vectors = (architecture_of(config, probe) for probe in ('tokens', 'gaussian'))
   assert tokens.token_variance == pytest.approx(config.width * vectors.token_variance)
+  text = data.from_ids(np.arange(500) % 7, 'a text')
+  for kind in ('text', 'shuffled'):
+    of_text = architecture_of(config, analysis.Probe(kind, 2, 8, text=text))
+    assert of_text.token_variance == tokens.token_variance
