@@ -17,11 +17,11 @@ from bornbiased_jax.lineage import sentences, thresholds, verdict
 from bornbiased_jax.lineage.comparison.order import order_tests
 from bornbiased_jax.lineage.evidence import features
 from bornbiased_jax.lineage.evidence.features import Features
-from bornbiased_jax.lineage.evidence.tensors import Taker, Tensor, digest_of
+from bornbiased_jax.lineage.evidence.tensors import Taker, TensorSample, digest_of
 from bornbiased_jax.storage.huggingface.tensors import is_finite
 from bornbiased_jax.storage.layers import Layers
 
-Tensors = dict[str, Tensor]
+Tensors = dict[str, TensorSample]
 # Weights are one network's if their typical tensor correlates so.
 CONTINUED = 0.5
 # Two steps are out of order if, by this factor in the typical matrix, the earlier one is farther
@@ -57,7 +57,7 @@ SENTENCES = {
 class Checkpoint(NamedTuple):
   """Digest, shape and 1,024 entries of each tensor, and the features that tests compare."""
 
-  tensors: dict[str, Tensor]
+  tensors: dict[str, TensorSample]
   features: Features
 
 
