@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.evidence.signature import Signature
 from bornbiased_jax.lineage.layouts import UNITS
 
 
-class TestKind(NamedTuple):
+class KindOfTest(NamedTuple):
   """What a test is.
 
   Attributes:
@@ -29,32 +29,32 @@ class TestKind(NamedTuple):
 
 
 TESTS = {
-    'unit order': TestKind(
+    'unit order': KindOfTest(
         True, 'units', 'which MLP unit is where, judged from what the units read and write',
         'units that were permuted, cut from between others, or drawn anew; residual channels that '
         'were permuted, rotated, cut or changed in sign'),
-    'value order': TestKind(
+    'value order': KindOfTest(
         True, 'values', 'which value channel is where in its attention head',
         'heads or residual channels that were permuted, rotated, mixed, cut or drawn anew'),
-    'unit order, fitted basis': TestKind(
+    'unit order, fitted basis': KindOfTest(
         True, 'units', 'the unit order of half of the layers, in a basis fitted to the other half',
         'units that were permuted, cut from between others, or drawn anew; layers that were '
         'moved and changed much, or redrawn in one half'),
-    'value order, fitted basis': TestKind(
+    'value order, fitted basis': KindOfTest(
         True, 'values', 'the value order in the same way',
         'heads that were permuted, cut or mixed; value channels that were changed in sign; layers '
         'that were moved and changed much, or redrawn in one half'),
-    'SeedPrint': TestKind(
+    'SeedPrint': KindOfTest(
         False, 'states', 'last-token hidden states for random tokens, channel by channel',
         'residual channels that were permuted, rotated, cut or changed in sign; other token ids'),
-    'hidden states, any basis': TestKind(
+    'hidden states, any basis': KindOfTest(
         False, 'states', 'what the context adds to hidden states, up to a rotation',
         'other token ids; models that were changed so much that they compute something else'),
-    'layers, any disguise': TestKind(
+    'layers, any disguise': KindOfTest(
         False, 'layers', 'what no disguise changes of a layer: sizes and cosines of its units, and '
         'what its heads write', 'weights that were changed by more than about 10 %; units that '
         'were cut'),
-    'units, any order': TestKind(
+    'units, any order': KindOfTest(
         False, 'units', 'MLP units, each with the most similar one, in the basis of the embeddings',
         'other token ids; models so large that only a part of their units is stored'),
 }
