@@ -100,20 +100,6 @@ def random_blocks(kind):
   return make
 
 
-@pytest.mark.parametrize('name', ['F16', 'Q4_0'])
-def test_some_of_several_matrices_are_read(name, tmp_path):
-  """Experts lie in one tensor, of three axes."""
-  stored, kind = random_blocks(gguf.GGMLQuantizationType[name])(np.empty((5, 8, 256)))
-  writer = gguf.GGUFWriter(tmp_path / 'x.gguf', 'llama')
-  writer.add_tensor('experts', stored, raw_dtype=kind)
-  writer.write_header_to_file()
-  writer.write_kv_data_to_file()
-  writer.write_tensors_to_file()
-  writer.close()
-  experts, = read_header(tmp_path / 'x.gguf')[1].values()
-  np.testing.assert_array_equal(experts.read(2, 4), gguf.dequantize(stored, kind)[2:4])
-
-
 @pytest.mark.parametrize('name', ['Q8_0', 'Q4_0', 'Q4_K', 'IQ4_XS'])
 @pytest.mark.parametrize('preset', PRESETS)
 def test_a_quantized_file_is_the_network_of_its_dequantized_matrices(preset, name, model, tmp_path):
@@ -132,16 +118,18 @@ def test_every_type_is_dequantized(name, tmp_path):
   writer = gguf.GGUFWriter(tmp_path / 'x.gguf', 'llama')
   writer.add_tensor('matrix', stored, raw_dtype=kind)
   writer.add_tensor('vector', stored[5], raw_dtype=kind)
+  writer.add_tensor('experts', stored.reshape(5, 8, -1), raw_dtype=kind)
   writer.write_header_to_file()
   writer.write_kv_data_to_file()
   writer.write_tensors_to_file()
   writer.close()
-  matrix, vector = read_header(tmp_path / 'x.gguf')[1].values()
+  matrix, vector, experts = read_header(tmp_path / 'x.gguf')[1].values()
   wanted = gguf.dequantize(stored, kind)
   assert matrix.shape == [40, 256] and wanted.any()
   np.testing.assert_array_equal(matrix.read(), wanted)
   np.testing.assert_array_equal(matrix.read(3, 7), wanted[3:7])
   np.testing.assert_array_equal(vector.read(), wanted[5])
+  np.testing.assert_array_equal(experts.read(2, 4), wanted.reshape(5, 8, 256)[2:4])
 
 
 # Names and layers
