@@ -35,7 +35,9 @@ _SIZES = {
     8: 'head_dim attention_head_dim d_kv dim_head kv_channels global_head_dim qk_nope_head_dim'
        ' hidden_size_per_layer_input d_head attention_head_size num_buckets index_head_dim'
        ' mamba_d_state',
-    16: 'q_lora_rank mamba_d_head',
+    16: 'mamba_d_head',
+    # No sum of a few ranks is the width, as matrices are told by their shapes.
+    14: 'q_lora_rank',
     12: 'kv_lora_rank',
     6: 'v_head_dim',
     64: 'max_position_embeddings n_positions n_ctx max_seq_len max_sequence_length'

@@ -93,13 +93,13 @@ BEFORE_HEADS = (
     'attention_layernorm', 'ln_1', 'ln1', 'norm_1', 'ln_attn', 'self_attn_layer_norm', 'norm',
     'norm_attn_norm.norm_1', 'layernorm1', 'temporal_pre_norm', 'attention.LayerNorm',
     'attention.self_attn_layer_norm', 'attention.ln', 'attention.layer_norm',
-    'self_att.layernorm_before_attention')
+    'self_att.layernorm_before_attention', 'input_layernorm.norm')
 BEFORE_UNITS = (
     'pre_feedforward_layernorm', 'pre_mlp_layernorm', 'pre_ff_layernorm', 'feedforward_layernorm',
     'ffn_norm', 'norm_ffn', 'mlp_norm', 'ln_2', 'ln2', 'norm_2', 'ln_mlp', 'final_layer_norm',
     'layernorm2', 'norm_attn_norm.norm_2', 'channel_pre_norm', 'ffn.layernorm_before_ffn',
     'intermediate.LayerNorm', 'LayerNorm', 'ln', 'feed_forward.layer_norm')
-BETWEEN = ('post_attention_layernorm', 'post_attention_norm')
+BETWEEN = 'post_attention_layernorm', 'post_attention_norm', 'post_attention_layernorm.norm'
 BEHIND_HEADS = ('post_self_attn_layernorm', 'attention_output_norm')
 BEHIND_UNITS = ('post_feedforward_layernorm', 'post_mlp_layernorm', 'mlp_output_norm',
                 'post_ffw_norm')

@@ -95,33 +95,44 @@ def difference(after, before):
 
 
 def hidden_by_norms(tensors, layout):
-  """Tensors, and the same with changes of what is read that the norms before it hide.
+  """Tensors, and the same with changes of what is read and written that norms hide.
 
-  Norms that take the mean away hide the same change in all channels, divided by their gains.
-  Others are made to hide channel 0.
+  Norms before a sublayer that take the mean away hide the same change in all channels, divided by
+  their gains; others are made to hide channel 0. Norms behind one are made to hide channels 0 and
+  1, whose exchange changes neither mean nor size.
   """
   before, rng = {name: x.copy() for name, x in tensors.items()}, np.random.default_rng(0)
-  sublayers = [x for layer in layout.layers for x in layer.units + layer.heads if x.before]
-  for norm in {x.before for x in sublayers}:
-    if not layout.centred:
-      before[norm][0] = -1 if layout.zero_centred else 0
-    elif (bias := norm.replace('weight', 'bias')) in before:
+  sublayers = [x for layer in layout.layers for x in layer.units + layer.heads]
+  hidden = {x.before: 0 if layout.centred else 1 for x in sublayers if x.before}
+  hidden |= {x.behind: 2 for x in sublayers if x.behind}
+  for norm, num_channels in hidden.items():
+    before[norm][:num_channels] = -1 if layout.zero_centred else 0
+    if (bias := norm.replace('weight', 'bias')) in before:
       before[bias][:] = 0
   after = {name: x.copy() for name, x in before.items()}
   for sublayer in sublayers:
-    gain = before[sublayer.before] + (1 if layout.zero_centred else 0)
-    change = 1 / gain if layout.centred else np.eye(len(gain))[0]
-    for role in {'gate', 'up', 'query', 'key', 'value'} & sublayer.roles.keys():
-      where = sublayer.roles[role]
-      for name in where.through[:1] if where.through else where.tensors:
-        read = after[name] if where.through else where.get(after[name])
-        if read.shape[-1] == layout.width:
-          read = read + rng.normal(0, .3, (*read.shape[:-1], 1)) * change
-          if where.through:
-            after[name][...] = read
-          else:
-            where.put(after[name], read)
+    if sublayer.before:
+      gain = before[sublayer.before] + (1 if layout.zero_centred else 0)
+      change_read(after, sublayer, 1 / gain if layout.centred else np.eye(len(gain))[0], rng)
+    for where in map(sublayer.roles.get, ('down', 'output') if sublayer.behind else ()):
+      for name in where.tensors if where else ():
+        written = where.get(after[name])
+        where.put(after[name], written[..., [1, 0, *range(2, layout.width)]])
   return before, after
+
+
+def change_read(tensors, sublayer, direction, rng):
+  """Adds multiples of a direction of the stream to what a sublayer reads."""
+  for role in {'gate', 'up', 'query', 'key', 'value'} & sublayer.roles.keys():
+    where = sublayer.roles[role]
+    for name in where.through[:1] if where.through else where.tensors:
+      read = tensors[name] if where.through else where.get(tensors[name])
+      if read.shape[-1] == len(direction):
+        read = read + rng.normal(0, .3, (*read.shape[:-1], 1)) * direction
+        if where.through:
+          tensors[name][...] = read
+        else:
+          where.put(tensors[name], read)
 
 
 def permuted(tensors, sublayers, only=('gate', 'up', 'down', 'value', 'output', 'gain')):
