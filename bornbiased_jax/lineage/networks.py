@@ -97,7 +97,7 @@ def states(name: Network, probe: Probe, cache: str | os.PathLike | None = None, 
            stream: str = 'auto', on_batch: OnBatch = lambda sequences: None) -> HiddenStates:
   """The last-token hidden states of the model `name` for any probe.
 
-  It takes the arguments of `signature`, and raises its errors.
+  It takes the arguments of `signature`, but no signature, and raises its errors.
 
   Example:
     >>> from bornbiased_jax import analysis, lineage
@@ -184,7 +184,7 @@ def _taken(model, probe, cache, stream, on_batch) -> Signature:
   path = path_of(cache) / f'{name}{array_file.SUFFIX}'
   if (found := hosts.from_first(lambda: _stored(path))) is not None:
     on_batch(probe.num_sequences)
-    return found.named(about)
+    return surveyed.signature(found.states.named(about))
   parts = path.with_suffix('.parts')
   made = compute(parts)
   if hosts.is_first():

@@ -11,6 +11,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import networks
 from bornbiased_jax.lineage.evidence import signature
+from bornbiased_jax.lineage.evidence.features import Features
 from bornbiased_jax.storage.digests import digest
 from make_goldens import GOLDENS
 from small_networks import DEEP, save_run, trained
@@ -64,6 +65,16 @@ def test_a_signature_is_made_once(runs, tmp_path):
     probe = dataclasses.replace(TOKENS, **other)
     found = lineage.signature(runs['a'], probe, tmp_path / 'others').states.probe
     assert found.items() >= other.items()
+
+
+def test_features_are_those_that_weights_have_now(runs, tmp_path):
+  """The cache saves forward passes; a layout that was mended since is read anew."""
+  made = lineage.signature(runs['a'], TOKENS, tmp_path)
+  file, = tmp_path.iterdir()
+  old = {name: -x for name, x in made.features.arrays.items()}
+  dataclasses.replace(made, features=Features(made.config, old)).save(file)
+  found = lineage.signature(runs['a'], TOKENS, tmp_path).features
+  np.testing.assert_array_equal(found.arrays['up'], made.features.arrays['up'])
 
 
 def test_the_cache_tells_settings_apart_that_no_parameter_shows(tmp_path):

@@ -86,10 +86,6 @@ class Signature(Survey):
     return np.divide(self.states.hidden_ND, self.gain_D, where=self.gain_D != 0,
                      out=np.zeros_like(self.states.hidden_ND))
 
-  def named(self, about: dict) -> 'Signature':
-    """The same signature, of a model that is known as `about`."""
-    return dataclasses.replace(self, states=self.states.named(about))
-
   def save(self, path: str | os.PathLike) -> None:
     """Writes a safetensors file, which appears whole or not at all."""
     arrays = {_PREFIX + name: x for name, x in self.features.arrays.items()}
