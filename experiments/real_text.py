@@ -145,16 +145,16 @@ def row_of(text):
 def theory_of(cell) -> dict:
   """Theory of a cell: cosines by layer, and the last one by simpler theory."""
   text, config, length = cell.probe.text, cell.ensemble.config, cell.probe.length
-  limit_L = theory.infinite_width(config, length, measurements.read(cell.probe)).inter_cosine_L
   finite, reads = measurements.predicted_similarity(cell), measurements.read(cell.probe)
-  found = {'law_L': np.asarray(finite.inter_cosine_L), 'infinite_width': float(limit_L[-1]),
+  limit = lambda *probe, **how: measurements.unless_unknown(lambda: float(
+      theory.infinite_width(config, length, *probe, **how).inter_cosine_L[-1]), np.nan)
+  found = {'law_L': np.asarray(finite.inter_cosine_L), 'infinite_width': limit(reads),
            'theory_direction_std': finite.direction_std,
            **measurements.preferred_tokens(config, cell.probe.num_sequences, probe=reads)}
   if text is None:
     return found
   q = float(np.sum(shares(text, config.vocab_size) ** 2))
-  simple_L = theory.infinite_width(config, length, collision=q).inter_cosine_L
-  return found | {'tokens_alike': 1 / q, 'digest': text.digest, 'one_number': float(simple_L[-1])}
+  return found | {'tokens_alike': 1 / q, 'digest': text.digest, 'one_number': limit(collision=q)}
 
 
 def summarize(rows, predicted):

@@ -82,8 +82,8 @@ def predicted(shortest, cell):
            'theory_cosine_std': finite.inter_cosine_std,
            'theory_direction_std': finite.direction_std}
   if probe.length != shortest:
-    limit = infinite_width(config, probe.length, probe)
-    found['theory_direction_cosine'] = limit.direction_cosine(shortest)
+    found['theory_direction_cosine'] = measurements.unless_unknown(
+        lambda: infinite_width(config, probe.length, probe).direction_cosine(shortest), np.nan)
   if probe.kind in OF_IDS:
     other = shortest if probe.length > shortest else None
     found |= measurements.preferred_tokens(config, probe.num_sequences, other,

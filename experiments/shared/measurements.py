@@ -26,6 +26,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.simplified import StackConfig, stack
 from bornbiased_jax.analysis.statistics import Statistic, combine
 from bornbiased_jax.configs import ModelConfig
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flops
 from bornbiased_jax.models.transformer import head_of, unembed
 
@@ -239,10 +240,25 @@ def median_log10_p(cosines: list[float], num_sequences: int, width: int) -> floa
   return float(np.median(similarity.isotropic_log10_p(cosines, num_sequences, width)))
 
 
+def unless_unknown(ask: Callable[[], Any], nothing: Any) -> Any:
+  """What theory says; `nothing`, and a line that says so, of an architecture it does not know."""
+  try:
+    return ask()
+  except InputError as error:
+    _say_once(f'no theory: {error}')
+    return nothing
+
+
+@functools.cache
+def _say_once(message):
+  tqdm.write(message, file=sys.stderr)
+
+
 def predicted_similarity(cell: Cell):
   """What theory says of the similarity of sequences; with finite width up to 1,300 tokens."""
   config, probe = cell.ensemble.config, cell.probe
-  return theory.finite_width(config, probe.length, read(probe))
+  nothing = theory.FiniteWidth(np.full(config.num_layers, np.nan), *[np.float32(np.nan)] * 3)
+  return unless_unknown(lambda: theory.finite_width(config, probe.length, read(probe)), nothing)
 
 
 def read(probe: Probe) -> str | Probe:
@@ -259,8 +275,9 @@ def predicted_cosine(cell: Cell) -> np.ndarray:
 def preferred_tokens(config: ModelConfig, num_sequences: int, other_length: int | None = None,
                      probe: str | Probe = 'tokens') -> dict:
   """What theory says of the preferred tokens of random networks, as fields of a row."""
-  found = theory.preference_at_initialization(config, config.length, num_sequences, probe,
-                                              other_length=other_length, num_networks=NUM_NETWORKS)
+  found = unless_unknown(lambda: theory.preference_at_initialization(
+      config, config.length, num_sequences, probe, other_length=other_length,
+      num_networks=NUM_NETWORKS), theory.Preference(*np.full((4, 1), np.nan)))
   return {'theory_top1_frequency': found.top1_frequency_N.mean(),
           'theory_top1_frequency_std': found.top1_frequency_N.std(),
           **quantiles(found.top1_frequency_N, 'theory_top1_frequency'),

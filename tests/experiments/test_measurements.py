@@ -140,6 +140,18 @@ def test_windows_that_are_read_twice_are_said(tmp_path, capsys):
   assert 'of 15 windows of 12 tokens' in said
 
 
+def test_theory_says_nothing_of_what_it_does_not_know(capsys):
+  own = resolve(base_settings.Transformers, 'laptop', num_sequences='4', seeds='0')
+  known, not_known = (measurements.transformer_cell(name, 3, own, lambda config: None, row)
+                      for name in ('tiny_gpt2', 'tiny_gpt2,parallel_residual=true'))
+  assert np.isfinite(measurements.predicted_cosine(known)).all()
+  cosine_L = measurements.predicted_cosine(not_known)
+  assert np.isnan(cosine_L).all() and len(cosine_L) == not_known.ensemble.config.num_layers
+  share = measurements.preferred_tokens(not_known.ensemble.config, 4)['theory_top1_frequency']
+  assert np.isnan(share)
+  assert capsys.readouterr().err.count('no theory: ') == 1
+
+
 def test_flops_of_a_stack():
   mlp, attention = (
       measurements.stack_cell({}, StackConfig((layer,), 8, 16), 3, SETTINGS, None, row).flops
