@@ -92,8 +92,8 @@ def programs(ensemble: Ensemble, statistic: Statistic, probe: Probe,
              ) -> tuple[Callable, Callable, Callable, Callable]:
   """The programs over a chunk of n networks that `measure` runs.
 
-  `mesh` has devices on one axis called 'seed'; None means all devices of this process. The last
-  eight sets are kept, so that other seeds are measured without compiling again.
+  `mesh` has devices on one axis called 'seed'; None means all devices. The last eight sets are
+  kept, so that other seeds are measured without compiling again.
 
   Returns:
     Four functions

@@ -49,7 +49,7 @@ class Probe:
     length: number of positions per sequence, T.
     seed: whole number in [0, 2^32). A probe shares no randomness with the network of
       the same seed.
-    num_ids: ids are drawn below this number, so that networks with different
+    num_ids: uniform ids are drawn below this number, so that networks with different
       vocabularies can read the same probe. None means the network's vocabulary.
     of_each: every network of an ensemble reads sequences of its own, which its seed determines
       too. The spread over networks then has the error that the choice of sequences makes.
@@ -108,7 +108,7 @@ class Probe:
       Token ids [B, T] in int32, or vectors [B, T, D] in float32.
 
     Raises:
-      InputError: num_ids, or an id of the text, exceeds the network's vocabulary.
+      InputError: num_ids, start_id or an id of the text exceeds the network's vocabulary.
     """
     if self.kind in OF_IDS:
       draw = self._draw_ids(config.vocab_size)
@@ -124,9 +124,10 @@ class Probe:
 
   def _draw_ids(self, vocab_size):
     """The function from a key to the ids of a sequence."""
-    num_ids = max(self.num_ids or (0 if self.text else vocab_size), (self.start_id or 0) + 1)
-    if num_ids > vocab_size:
-      raise InputError(f"num_ids={num_ids} exceeds the model's vocab_size={vocab_size}")
+    for name, largest in ('num_ids', vocab_size), ('start_id', vocab_size - 1):
+      if (getattr(self, name) or 0) > largest:
+        raise InputError(f"{name}={getattr(self, name)} exceeds {largest}, as the model has "
+                         f'vocab_size={vocab_size}')
     if not self.text:
       return lambda key: jax.random.randint(key, (self.length,), 0, self.num_ids or vocab_size)
     self.text.check(vocab_size)

@@ -82,8 +82,8 @@ class ModelConfig:
       'orthogonal' and 'truncated' have the stds of 'gpt2', in blocks of matrices with
       orthonormal rows or columns, or in all of normals cut at two stds. 'zero' is 'gpt2'
       whose two layers write nothing. 'deepnorm' multiplies the std of all linear layers in
-      blocks but query and key by (8 L)^(-1/4), as DeepNet does in decoders; its factor of
-      the residual stream, which belongs to post-norm, has no place here. 'mup' is 'gpt2'
+      blocks but queries, keys and routers by (8 L)^(-1/4), as DeepNet does in decoders; its factor
+      of the residual stream, which belongs to post-norm, has no place here. 'mup' is 'gpt2'
       with what muP says of initialization: linear_std goes as 1 / sqrt(width) at all widths, and an
       untied head, and routers, as 1 / width; `training` has its learning rates. It means heads of
       one size at all widths (or score_divisor as head_size²), and mlp_width in proportion to width.

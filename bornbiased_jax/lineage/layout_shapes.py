@@ -186,7 +186,7 @@ class Builder:
     return {}
 
   def _sizes(self, output):
-    """Query heads H·G and the size K of a head, or None."""
+    """The number H of query heads and the size K of one, or None."""
     heads = number(self.settings, names.NUM_HEADS)
     return (heads, output // heads) if heads and output % heads == 0 else None
 

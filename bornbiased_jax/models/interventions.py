@@ -7,7 +7,7 @@ interventions level the positions, others make another position stand out:
     amplify      o_i becomes sqrt(i) o_i, whose std is the same at every i
     attenuate    o_i becomes sqrt(i / T_max) o_i, as level as 'amplify' but small
     rmsnorm      each head's o_i gets mean square 1 and then one gain vector that all
-                 heads share (implemented in transformer.py, since it has parameters)
+                 heads share (implemented in block.py, since it has parameters)
     gain         o_i is multiplied by the mean of sqrt(i), the control of 'amplify':
                  the same size without the dependence on i
     damp         o_i is multiplied by the mean of sqrt(i / T_max), the control of 'attenuate'

@@ -8,8 +8,8 @@
 - BASE+ADAPTER: a directory or a model of the Hub with an adapter of PEFT, which is a directory or
   on the Hub too; only ADAPTER, if it names its base
 - FILE.safetensors: a saved signature, which `lineage.signature` reads
-- PRESET:SEED, config.json:SEED: a random model, such as tiny_gpt2:42, of any architecture that
-  `canonical` knows
+- PRESET:SEED, config.json:SEED, FOLDER:SEED of a folder with config.json: a random model, such as
+  tiny_gpt2:42, of any architecture that `canonical` knows
 
 In Python a pair (config, params), which memory holds, stands for itself.
 """
@@ -40,7 +40,7 @@ from bornbiased_jax.storage.layers import Layers
 # What names a network.
 FORMS = ('RUN, RUN@STEP, a Hugging Face model folder, a GGUF file, ORG/MODEL[@REVISION] of the '
          'Hugging Face Hub, BASE+ADAPTER, a saved signature (.safetensors), or a random model: '
-         'PRESET:SEED or config.json:SEED')
+         'PRESET:SEED, config.json:SEED or FOLDER:SEED')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Recipe:
 
   Raises:
     InputError: a field cannot have its value, accumulation does not divide batch_size, the warmup
-      is longer than the run, or rank or alpha are given without LoRA.
+      is not shorter than the run, min_lr exceeds peak_lr, or rank or alpha are given without LoRA.
   """
 
   num_steps: int = field(whole, 'optimizer steps')
@@ -36,7 +36,7 @@ class Recipe:
   accumulation: int = field(whole, 'parts of a batch, computed one after another to save memory',
                             default=1)
   peak_lr: float = field(number, 'learning rate after warmup', default=6e-4)
-  min_lr: float = field(number, 'learning rate at the last step', default=6e-5)
+  min_lr: float = field(number, 'learning rate that the decay ends at', default=6e-5)
   warmup_steps: int = field(natural, 'steps of linear warmup', default=2000)
   weight_decay: float = field(number, "AdamW's decay of matrices and embeddings", default=0.1)
   beta1: float = 0.9

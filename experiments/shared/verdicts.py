@@ -147,10 +147,16 @@ This is not the probability that these two are unrelated.'
           'pairs agrees as much. This is not the probability that these two are unrelated.')
 
 
-def reading_seconds(config: ModelConfig, probe: Probe | None, rate: float) -> float:
-  """About how long a model is read, at so many FLOPs per second; without a probe, its weights."""
-  forward = probe.num_sequences * flops.forward_flops(config, probe.length, 0) if probe else 0
-  return forward / rate + 4 * _SECONDS_PER_BYTE * num_parameters(config)
+def size_of(model: Model) -> int:
+  """The number of parameters of a model."""
+  return model.num_parameters if isinstance(model, Weights) else num_parameters(model.config)
+
+
+def reading_seconds(model: Model, probe: Probe, rate: float) -> float:
+  """About how long a model is read, at so many FLOPs per second; of weights, without a probe."""
+  forward = 0 if isinstance(model, Weights) else (
+      probe.num_sequences * flops.forward_flops(model.config, probe.length, 0))
+  return forward / rate + 4 * _SECONDS_PER_BYTE * size_of(model)
 
 
 def pair_seconds(base: ModelConfig, suspect: ModelConfig, rate: float) -> float:
@@ -164,10 +170,9 @@ def tell(reads: list[tuple[Model, list[Probe]]],
   if not hosts.is_first():
     return
   rate = flops.matmul_rate('float32', rounds=1)
-  seconds = (sum(reading_seconds(model.config, None if isinstance(model, Weights) else probe, rate)
-                 for model, own in reads for probe in own)
+  seconds = (sum(reading_seconds(model, probe, rate) for model, own in reads for probe in own)
              + sum(pair_seconds(*pair, rate) for pair in pairs))
-  parameters = sum(num_parameters(model.config) for model, _ in reads)
+  parameters = sum(size_of(model) for model, _ in reads)
   minutes = f'{max(1, seconds / 60):,.0f} min'
   print(f'{counted(len(reads), "model")} to read, {parameters / 1e6:,.1f} M parameters, and '
         f'{counted(len(pairs), "pair")} to compare: about {minutes} at the {rate / 1e9:,.0f} '

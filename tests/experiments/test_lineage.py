@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax import configs, plotting
+from bornbiased_jax import configs, plotting, storage
 from bornbiased_jax.analysis import Probe
 from bornbiased_jax.lineage import compare_networks, signature, thresholds
+from bornbiased_jax.lineage.evidence.by_weights import Weights
 from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.storage import huggingface
 from directories import lay
@@ -422,10 +423,17 @@ def test_the_cost_that_is_said_is_what_was_measured():
   probe = Probe('pairs', 2000, 64)
   minutes = {'nano_gpt2': (2, 10 / 60), 'gpt2_1b2': (25, 3), 'llama2_7b': (2.3 * 60, 20)}
   for name, (to_read, to_compare) in minutes.items():
-    config = configs.get(name)
-    assert math.isclose(verdicts.reading_seconds(config, probe, 2e11) / 60, to_read, rel_tol=0.25)
+    config, model = configs.get(name), storage.open(f'{name}:0')
+    assert math.isclose(verdicts.reading_seconds(model, probe, 2e11) / 60, to_read, rel_tol=0.25)
     assert math.isclose(verdicts.pair_seconds(config, config, 2e11) / 60, to_compare, rel_tol=0.25)
-  assert 40 < verdicts.reading_seconds(config, None, 2e11) < 70  # Of weights alone, in seconds.
+  weights = OfWeights('any', 'transformers', 'any')
+  assert 40 < verdicts.reading_seconds(weights, probe, 2e11) < 70  # In seconds.
+
+
+class OfWeights(Weights):
+  """A model of 7 billion parameters that is read by names."""
+
+  num_parameters = 6_738_000_000
 
 
 def test_a_folder_hides_no_network(tmp_path):

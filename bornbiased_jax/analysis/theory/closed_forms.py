@@ -252,11 +252,11 @@ def rotary_coherence(position: ArrayLike, theta: float, head_size: int) -> jax.A
 
 
 def independent_pcs(config: ModelConfig) -> float:
-  """What the fingerprint PCS (`lineage.baselines.pcs`) shows for independent random networks.
+  """What the fingerprint PCS (`lineage.pcs`) shows for independent random networks.
 
   PCS is the cosine of all parameters except embeddings and LM head. Independent matrices
-  are orthogonal, but all G norm gains are 1 in both networks. The cosine is therefore
-  G / (G + the sum of n σ² over matrices of n entries with standard deviation σ).
+  are orthogonal, but all G norm gains are 1 in both networks, and biases are 0. The cosine is
+  therefore G / (G + the sum of n σ² over matrices of n entries with standard deviation σ).
   """
   body = {name: leaf for name, leaf in param_shapes(config).items()
           if name not in EMBEDDING_LEAVES}

@@ -112,7 +112,8 @@ def infinite_width(config: ModelConfig, length: int, probe: str | Probe = 'token
 
   Raises:
     InputError: the model does not read so many tokens, the probe is unknown, or the theory does
-      not know the architecture (`norm_place`, `score_cap`, and `windows` shorter than T).
+      not know the architecture (`norm_place`, `score_cap`, `shared_mlp_width`, some interventions,
+      and `windows` shorter than T).
 
   Cost: O(L T²) operations and numbers. No network is drawn.
 

@@ -188,7 +188,7 @@ def preference_at_initialization(config: ModelConfig, length: int, num_sequences
     seed: seed of the draws.
 
   Raises:
-    InputError: as `infinite_width` and `preference`.
+    InputError: as `finite_width` and `preference`.
 
   `finite_width` gives the similarity: beyond 1,300 tokens, in the limit of infinite width.
 

@@ -39,7 +39,7 @@ QUANTILES = (np.arange(64) + 0.5) / 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features:
-  """The vectors of a model's hidden features, float16, of length 1.
+  """The vectors of a model's hidden features, of length 1; float16, but for means of experts.
 
   Attributes:
     config: the architecture.

@@ -47,7 +47,7 @@ def load(path: str | os.PathLike, mesh: jax.sharding.Mesh | None = None,
   Args:
     path: directory with config.json and either model.safetensors or
       model.safetensors.index.json and its shards. Their tensors are float32,
-      float16 or bfloat16. Or a GGUF file (`gguf.py`), whose tensors are dequantized.
+      float16 or bfloat16, or of a quantized format (`quantized.py`). Or a GGUF file (`gguf.py`).
     mesh: from `sharding.make_mesh`. Each leaf is spread over it before the next
       is read, so that the host holds one leaf at a time. By default one device
       holds the model.
