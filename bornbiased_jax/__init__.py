@@ -43,8 +43,8 @@ checkpoints from which it goes on to the bit; this is one step of it.
 5.9
 
 Packages import only from those above them: `configs`, `models`, `analysis`, `data`, `storage`,
-`training`, `lineage`. Six small modules serve all:
-`.errors`, `.fields`, `.files`, `.hosts`, `.environment` and `.plotting`.
+`training`, `lineage`. The small modules `.errors`, `.fields`, `.files` and `.hosts` serve all of
+them, `.environment` serves some, and `.plotting` only programs.
 """
 
 import importlib

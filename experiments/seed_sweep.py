@@ -71,8 +71,8 @@ def row(baseline, is_compared, measured):
 
 def direction(measured):
   """The contraction direction, of length 1, in four decimals."""
-  sum_D = measured['direction']['direction']
-  return np.round(sum_D / np.linalg.norm(sum_D), 4).astype(float)
+  mean_D = measured['direction']['direction']
+  return np.round(mean_D / np.linalg.norm(mean_D), 4).astype(float)
 
 
 def predicted(shortest, cell):

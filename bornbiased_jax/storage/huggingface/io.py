@@ -196,7 +196,7 @@ def stored_tensors(path: Path, entries: dict, adapter: Path | None
 
 
 def why_none(folder: Path) -> str | None:
-  """Why a folder without config.json is no model and holds none; None if it may be, or may."""
+  """Why a folder without config.json is no model and holds none; None if it may be one."""
   inside = sorted(path.name for path in folder.iterdir())
   if not inside:
     return 'is empty'
