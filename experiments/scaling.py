@@ -61,10 +61,11 @@ def main(settings, results):
                      'experiments.real_text reads texts')
   cells = [cell(settings, factor, value, changed) for factor in settings.factors
            for value, changed in variants(settings, factor)]
+  # What theory does not know is refused before it is measured. It takes longer than the networks,
+  # and is not computed again to draw them.
+  theory = {} if results.summary else predict(cells, predicted)
   measure_cells(cells, settings, results)
-  # Theory takes longer than the networks, and is not computed again to draw them.
-  summary = results.summary or (
-      summarize(results.rows, predict(cells, predicted)) + predictions(settings))
+  summary = results.summary or summarize(results.rows, theory) + predictions(settings)
   results.finish(summary, display, lambda: draw(summary, settings))
 
 
