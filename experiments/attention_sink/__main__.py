@@ -17,7 +17,7 @@ A head is a sink in a sequence if its mean weight on the first position exceeds 
 share of sequences in which the best head is one, "from step" when it first exceeded a half.
 "Copying / resting" is the weight that positions which copy, and which do not, give to the first.
 The excess loss is the loss in nats per token less the loss of the task's own probabilities; the
-cost compares with the unchanged network of the same seed. |v1| / |v| is the norm of the first value
+cost compares with the unchanged network of the same seed. ‖v1‖ / ‖v‖ is the norm of the first value
 over the norm of others, and "× uniform" the weight on --position over its weight under uniform
 attention.
 

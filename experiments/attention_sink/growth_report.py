@@ -77,7 +77,7 @@ def display(row):
       'copying / resting': f'{row["weight_copying"]:.2f} / {row["weight_resting"]:.2f}',
       'excess loss': plus_minus(row, 'excess', '.3f'),
       'cost': '–' if is_base(row) else plus_minus(row, 'cost', '+.3f'),
-      '|v1| / |v|': f'{row["value_ratio"]:.2f}',
+      '‖v1‖ / ‖v‖': f'{row["value_ratio"]:.2f}',
       '× uniform': f'{row["position_weight"] / row["position_floor"]:.1f}',
   }
 
