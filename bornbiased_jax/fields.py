@@ -43,9 +43,11 @@ def check(instance: Any) -> None:
   for name, kind in kinds(type(instance)).items():
     value = getattr(instance, name)
     try:
-      kind.parse(as_text(value))
+      meant = kind.parse(as_text(value))
     except InputError as error:
       raise InputError(f'{name}={value!r}: {error}', name) from None
+    if isinstance(value, str) and isinstance(meant, int | float):
+      raise InputError(f'{name}={value!r} is text; give {name}={meant}', name)
 
 
 def as_text(value: Any) -> str:

@@ -20,7 +20,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count, check_kind, unlike
-from bornbiased_jax.models.initialization import as_seed, draw_params
+from bornbiased_jax.models.initialization import as_seed, check_params, draw_params
 from bornbiased_jax.models.transformer import read
 
 
@@ -157,6 +157,7 @@ def _of_one_architecture(first, pairs):
     if config != first[0]:
       raise InputError(f'model {number} has another configuration than model 0; models that are '
                        'measured together have one')
+    check_params(config, params)
     yield number, params
 
 

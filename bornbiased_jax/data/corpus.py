@@ -70,7 +70,7 @@ class Corpus:
                        f'{length} and the token after it; give more text, or shorter sequences')
 
 
-def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
+def load(spec: str | os.PathLike, tokenizer: str | Tokenizer | None = None) -> Corpus:
   """Loads the corpus that `spec` names.
 
   Args:
@@ -79,7 +79,7 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
       `text.sources` takes it, for instance 'tinyshakespeare'. Text is tokenized in
       memory if it has at most 256 million characters.
     tokenizer: for text, the tokenizer to use, by default bytes; for ids, the
-      tokenizer that made them.
+      tokenizer that made them. Or its name, as `load_tokenizer` takes it.
 
   Raises:
     InputError: the corpus is missing, damaged, empty or too large, or its ids
@@ -92,6 +92,7 @@ def load(spec: str | os.PathLike, tokenizer: Tokenizer | None = None) -> Corpus:
     b'First Citizen'
   """
   path = Path(spec).expanduser()
+  tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
   if memory_map.is_complete(path) or (path / 'tokens.bin').is_file():
     return _mapped(path, str(spec), tokenizer)
   if path.suffix in RAW and path.is_file():

@@ -109,6 +109,24 @@ def param_shapes(config: ModelConfig) -> dict:
   return jax.eval_shape(lambda: draw_params(config, as_seed(0)))
 
 
+def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of each leaf of the parameters, by its name."""
+  return {name: leaf.shape for name, leaf in flatten_dict(param_shapes(config), sep='/').items()}
+
+
+def check_params(config: ModelConfig, params: dict, dtype: str | None = None) -> None:
+  """Raises InputError for parameters that are not of this configuration, or of another type."""
+  leaves, shapes = flatten_dict(params, sep='/'), leaf_shapes(config)
+  for name in sorted(shapes.keys() | leaves.keys()):
+    given, wanted = ((str(list(map(int, x))) if x is not None else 'absent') for x in (
+        np.shape(leaves[name]) if name in leaves else None, shapes.get(name)))
+    if dtype and name in leaves:
+      given, wanted = f'{leaves[name].dtype}{given}', f'{dtype}{wanted}'
+    if given != wanted:
+      raise InputError(f'params are not of this configuration: {name} is {given} and should be '
+                       f'{wanted}')
+
+
 def num_parameters(config: ModelConfig) -> int:
   """The number of parameters of a network; none is drawn."""
   return sum(leaf.size for leaf in jax.tree.leaves(param_shapes(config)))

@@ -29,7 +29,12 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, unlike
 from bornbiased_jax.files import local, nearest, path_of, read_json
-from bornbiased_jax.models.initialization import as_seed, draw_params, init_params
+from bornbiased_jax.models.initialization import (
+  as_seed,
+  check_params,
+  draw_params,
+  init_params,
+)
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import architectures, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
@@ -187,6 +192,7 @@ def open(name: str | os.PathLike | Model | tuple[ModelConfig, dict]) -> Model:
   if isinstance(name, Model):
     return name
   if isinstance(name, tuple) and name and isinstance(name[0], ModelConfig):
+    check_params(*name)
     held, own = digest(name[1]), configs.name_of(name[0])
     return Model(f'model {held[:12]}', 'memory', f'{own} {held}', held=name)
   if not isinstance(name, str | os.PathLike):

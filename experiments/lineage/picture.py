@@ -32,7 +32,7 @@ def draw(label: dict[str, str], rows: list[dict], suspect: str | None = None):
   ax.set_yticks(range(len(order)), [label[name] for name in order], **look)
   ax.set_xticks(range(len(across)), [label[name] for name in across], rotation=90, **look)
   figure.legend(handles=[Patch(color=color, label=name) for name, color in _COLORS.items()],
-                loc='outside lower center', ncols=6, fontsize='small')
+                loc='outside lower center', ncols=3, fontsize='small')
   return figure
 
 

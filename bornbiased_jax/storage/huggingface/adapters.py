@@ -21,10 +21,11 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import COUNT, FLAG, NUMBER, entry, naming, of_type, only, read_json
+from bornbiased_jax.models.initialization import leaf_shapes
 from bornbiased_jax.storage.digests import digest
 from bornbiased_jax.storage.huggingface.config import choose_family
 from bornbiased_jax.storage.huggingface.families import Family
-from bornbiased_jax.storage.huggingface.leaves import groups, leaf_shapes
+from bornbiased_jax.storage.huggingface.leaves import groups
 from bornbiased_jax.storage.huggingface.tensors import (
   DTYPES,
   INDEX,

@@ -14,6 +14,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.data.tokenizers import Tokenizer
 from bornbiased_jax.errors import InputError, show, unlike
 from bornbiased_jax.files import read_json
+from bornbiased_jax.models.initialization import check_params
 from bornbiased_jax.storage.huggingface import adapters, leaves
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config, to_stored
 from bornbiased_jax.storage.huggingface.families import FAMILIES, IN_MEMORY, Family, named_in_memory
@@ -259,7 +260,7 @@ def described(config: ModelConfig, params: dict, tokenizer: Tokenizer | None = N
               ) -> tuple[Family, dict]:
   """The family of a model and its config.json; raises InputError as `save` does."""
   name, family = choose_family(config)
-  leaves.check_params(config, params)
+  check_params(config, params, 'float32')
   if not isinstance(tokenizer, Tokenizer | None):
     raise InputError(f'{show(tokenizer)} is no tokenizer; data.load_tokenizer gives one')
   header = dict(model_type=name, architectures=[family.architecture], dtype='float32',

@@ -15,7 +15,7 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.models import sharding
-from bornbiased_jax.models.initialization import param_shapes
+from bornbiased_jax.models.initialization import leaf_shapes
 from bornbiased_jax.storage.huggingface.families import Family
 from bornbiased_jax.storage.huggingface.quantized import AUXILIARY
 from bornbiased_jax.storage.huggingface.tensors import DTYPES, Tensor
@@ -67,11 +67,6 @@ def _indices(counts):
   for first in range(counts[0]):
     for others in _indices(counts[1:]):
       yield first, *others
-
-
-def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-  """The shape of each leaf of the parameters, by its name."""
-  return {name: leaf.shape for name, leaf in flatten_dict(param_shapes(config), sep='/').items()}
 
 
 def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -210,17 +205,6 @@ def layers(config: ModelConfig, tensors: dict[str, Tensor], wanted: list[Group])
     return leaves[0]
 
   return Layers(config, shapes, read_block, read_rows)
-
-
-def check_params(config: ModelConfig, params: dict) -> None:
-  """Raises InputError for parameters that are not of this configuration."""
-  leaves, shapes = flatten_dict(params, sep='/'), leaf_shapes(config)
-  for name in sorted(shapes.keys() | leaves.keys()):
-    given = f'{leaves[name].dtype}{list(leaves[name].shape)}' if name in leaves else 'absent'
-    wanted = f'float32{list(shapes[name])}' if name in shapes else 'absent'
-    if given != wanted:
-      raise InputError(f'params are not of this configuration: {name} is {given} and should be '
-                       f'{wanted}')
 
 
 def stored_tensors(config: ModelConfig, family: Family, params: dict) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ import numpy as np
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.files import path_of, read_json
+from bornbiased_jax.models.initialization import leaf_shapes
 from bornbiased_jax.storage.huggingface import io
 from bornbiased_jax.storage.huggingface.config import choose_family, parse_config
 from bornbiased_jax.storage.huggingface.families import split_columns
@@ -24,7 +25,6 @@ from bornbiased_jax.storage.huggingface.leaves import (
   Group,
   check_all,
   filled,
-  leaf_shapes,
   stored_tensors,
   turned,
   untied,
