@@ -114,9 +114,8 @@ BIAS_OF_NORM = re.compile(r'(?<![qk]_)(?<![qk]_layer)(norm\w*|ln\w*)(\.\d+)?\.bi
 NORM_OF_STREAM = re.compile(r'openai-gpt|(pl)?bart|prophetnet|mvp|marian|trocr|xlm$'
                             r'|blenderbot-small|ctrl$|rwkv')
 
-EMBEDDING = re.compile(r'embed_tokens|word_embeddings?$|wte$|tok_embeddings$|tokens_embed'
-                       r'|embed_in|input_embedding|shared$|transformer\.w$|backbone\.embeddings'
-                       r'|embeddings?$|token_embd$|rwkv\.embeddings|word_embedding')
+EMBEDDING = re.compile(r'(embed_tokens|tokens_embed|embed_in|wte|tok_embeddings|shared|embeddings?'
+                       r'|token_embd|transformer\.w)(\.\d+)?$')
 NO_EMBEDDING = re.compile(r'pos|type|segment|patch|lm_head|per_layer')
 NOT_READ = re.compile(r'lora|adapter|conv|mamba|linear_attn|encoder_attn|cross|indexer|router'
                       r'|att(entio)?n\.experts|shared_transf')

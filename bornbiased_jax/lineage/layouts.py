@@ -67,26 +67,23 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
     InputError: no stack of layers has units or heads that fit, or two have.
   """
   settings, stacks = _flat(settings), _stacks(shapes)
-  embedding, widths = _embedding(shapes, settings)
-  found = {}
-  for width in widths:
-    for stack, layers in stacks.items():
-      read = _read_stack(layers, width, settings, shapes)
+  embeddings = _embeddings(shapes, settings)
+  found: dict[str, tuple[int, tuple[Layer, ...]]] = {}
+  for width in _widths(embeddings, settings):
+    for stack in [stack for stack in stacks if stack not in found]:
+      read = _read_stack(stacks[stack], width, settings, shapes)
       if any(layer.units or layer.heads for layer in read):
-        found[stack] = read
-    if found:
-      break
+        found[stack] = width, read
   if not found:
     raise InputError('no layers with an MLP or attention are recognized by names and shapes')
-  score = {stack: _closeness(stack, embedding) for stack in found}
-  best = [stack for stack in found if score[stack] == max(score.values())]
-  if len(best) > 1:
-    raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(best))}')
+  is_known = layout_shapes.number(settings, names.WIDTHS) > 0
+  own = _of_vocabulary(stacks, found, list(embeddings) if is_known else [])
+  width, layers = found[own]
   kind = str(settings.get('model_type', ''))
-  left_out = tuple(sorted(stack for stack in stacks if stack != best[0]))
+  left_out = tuple(sorted(stack for stack in stacks if stack != own))
   vocab_size = layout_shapes.number(settings, _VOCABULARY, 1)
-  return Layout(width, vocab_size, best[0], found[best[0]], left_out,
-                bool(names.ZERO_CENTRED.match(kind)), _is_centred(kind, best[0], shapes, settings))
+  return Layout(width, vocab_size, own, layers, left_out, bool(names.ZERO_CENTRED.match(kind)),
+                _is_centred(kind, own, shapes, settings))
 
 
 def beginning(layout: Layout, num_experts: int, num_units: int, num_heads: int,
@@ -191,17 +188,44 @@ def _stacks(shapes):
   return {stack: [layers[i] for i in sorted(layers)] for stack, layers in stacks.items()}
 
 
-def _embedding(shapes, settings):
-  """The name of the vocabulary's embedding, and possible widths of the residual stream."""
-  size, found = layout_shapes.number(settings, _VOCABULARY, 1), []
+def _embeddings(shapes, settings):
+  """The embeddings that can be the vocabulary's, by name, with the width of each.
+
+  Of several, these are the ones whose rows are as many as the ids, and whose width is the stream's.
+  """
+  size, width = (layout_shapes.number(settings, x) for x in (_VOCABULARY, names.WIDTHS))
+  found = {}
   for name, shape in shapes.items():
     plain = re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.'))
     fits = names.EMBEDDING.search(plain) and not names.NO_EMBEDDING.search(plain)
     if fits and len(shape) == 2 and shape[0] >= size:
-      found.append((plain, shape[1]))
-  widths = [layout_shapes.number(settings, names.WIDTHS), *(width for _, width in found)]
-  widths = list(dict.fromkeys(width for width in reversed(widths) if width))
-  return (found[0][0] if found else ''), widths
+      found[plain] = shape[1], (shape[0] == size, shape[1] == width)
+  best = max((fit for _, fit in found.values()), default=None)
+  return {name: width for name, (width, fit) in found.items() if fit == best}
+
+
+def _widths(embeddings, settings):
+  """Possible widths of the residual stream; an embedding may be narrower."""
+  given = layout_shapes.number(settings, names.WIDTHS)
+  return [width for width in dict.fromkeys((*reversed(embeddings.values()), given)) if width]
+
+
+def _of_vocabulary(stacks, found, embeddings):
+  """The stack, of those that can be read, that the vocabulary's embedding belongs to.
+
+  Raises InputError if that is not one of them, or could be several.
+  """
+  score = {stack: max((_closeness(stack, each) for each in embeddings), default=(0, 0))
+           for stack in stacks}
+  most = max(score[stack] for stack in found)
+  best = [stack for stack in found if score[stack] == most]
+  # A tower next to layers whose names say nothing here.
+  best += [stack for stack, layers in stacks.items()
+           if stack not in found and score[stack][0] > most[0] and len(layers) > 1
+           and not any(each.startswith(stack + '.') for each in embeddings)]
+  if len(best) > 1:
+    raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(best))}')
+  return best[0]
 
 
 def _closeness(stack, embedding):

@@ -79,6 +79,42 @@ def test_the_stack_of_the_vocabulary_is_read_also_if_that_has_rows_to_spare():
   assert (layout.stack, layout.left_out) == ('text.layers', ('vision.layers',))
 
 
+TOWER = {'atower.encoder.layers.0.mlp.up_proj.weight': (192, 48),
+         'atower.encoder.layers.0.mlp.down_proj.weight': (48, 192)}
+TOWER |= {name.replace('.0.', '.1.'): shape for name, shape in TOWER.items()}
+OF_TEXT = {'hidden_size': 64, 'vocab_size': 300}
+
+
+@pytest.mark.parametrize('tower', ['atower', 'ztower'])
+@pytest.mark.parametrize('rows', [300, 320])
+def test_a_tower_with_a_vocabulary_of_its_own_is_not_read(tower, rows):
+  """As a text encoder has that products share, before and behind the language model."""
+  shapes = of_names('llm.layers', **TOWER, **{
+      'llm.embed_tokens.weight': (rows, 64), 'atower.token_embedding.weight': (900, 48)})
+  shapes = {name.replace('atower', tower): shape for name, shape in shapes.items()}
+  for names in sorted(shapes), sorted(shapes, reverse=True):
+    layout = layouts.find({name: shapes[name] for name in names}, {'text_config': OF_TEXT})
+    assert (layout.stack, layout.width) == ('llm.layers', 64)
+    assert layout.left_out == (f'{tower}.encoder.layers',)
+
+
+@pytest.mark.parametrize('shapes, settings', [
+    # No embedding is known by its name.
+    (of_names('llm.model.layers', 'visual.blocks', **{'llm.tok.weight': (300, 64)}), OF_TEXT),
+    # The layers beside the embedding have names that say nothing here.
+    (of_names('visual.blocks', **{'llm.wte.weight': (300, 64)}, **{
+        f'llm.blocks.{i}.att_proj.weight': (192, 64) for i in range(2)}), OF_TEXT),
+    # Two embeddings fit.
+    (of_names('a.layers', 'b.layers', **{f'{x}.embed_tokens.weight': (300, 64) for x in 'ab'}),
+     OF_TEXT),
+    # No width is given, by which one would fit better.
+    (of_names('a.layers', 'b.layers', **{'a.embed_tokens.weight': (300, 64)}), {}),
+])
+def test_layers_that_could_be_a_tower_are_refused(shapes, settings):
+  with pytest.raises(InputError, match='ambiguous'):
+    layouts.find(shapes, settings)
+
+
 def test_norms_of_what_a_sublayer_writes_stand_behind_it():
   norms = 'post_attention_layernorm', 'post_feedforward_layernorm'
   names = {f'self_attn.{name}_proj': (64, 64) for name in 'qkvo'} | dict.fromkeys(norms, (64,))
