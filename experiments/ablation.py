@@ -19,7 +19,7 @@ from bornbiased_jax.analysis import uniform_baseline
 
 from .shared import measurements, program
 from .shared.base_settings import Transformers
-from .shared.measurements import measure_cells, predict, transformer_cell
+from .shared.measurements import measure_cells, transformer_cell
 from .shared.settings import setting
 from .shared.tables import grouped, mean_ci95, plus_minus
 
@@ -36,7 +36,7 @@ class Settings(Transformers):
 def main(settings, results):
   variants = cells(settings)
   measure_cells(variants, settings, results)
-  cosine_L = predict(variants, measurements.predicted_cosine)
+  cosine_L = measurements.predict_cosines(variants, results)
   results.finish(summarize(results.rows, cosine_L, settings), display,
                  lambda: draw(results.rows, cosine_L, settings))
 

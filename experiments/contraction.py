@@ -17,7 +17,7 @@ from bornbiased_jax import configs, plotting
 
 from .shared import measurements, program, tables
 from .shared.base_settings import Transformers
-from .shared.measurements import measure_cells, predict, transformer_cell
+from .shared.measurements import measure_cells, transformer_cell
 from .shared.settings import setting
 from .shared.tables import grouped, plus_minus, share_of
 
@@ -37,7 +37,7 @@ def main(settings, results):
                             measurements.contraction_row, measurements.direction_token)
            for name in settings.config for length in settings.lengths]
   measure_cells(cells, settings, results)
-  cosine_L = predict(cells, measurements.predicted_cosine)
+  cosine_L = measurements.predict_cosines(cells, results)
   results.finish(summarize(results.rows, cosine_L, settings), display,
                  lambda: draw(results.rows, cosine_L))
 

@@ -147,6 +147,14 @@ def predict(cells: list[Cell], of_cell: Callable[[Cell], Any]) -> dict[tuple, An
   return {tuple(cell.fields.values()): of_cell(cell) for cell in bar}
 
 
+def predict_cosines(cells: list[Cell], results: Results) -> dict[tuple, np.ndarray]:
+  """The cosine of sequences after each layer, [L], of each cell; complete runs have it."""
+  if results.summary and all('layer_theory' in row for row in results.summary):
+    return {tuple(row[name] for name in cells[0].fields): np.asarray(row['layer_theory'])
+            for row in results.summary}
+  return predict(cells, predicted_cosine)
+
+
 def _measure_cell(cell, settings, results, bar, num_networks):
   label = ' '.join(map(str, cell.fields.values()))
   bar.set_description(f'{label}, compiling')
