@@ -114,14 +114,13 @@ def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
   return {name: leaf.shape for name, leaf in flatten_dict(param_shapes(config), sep='/').items()}
 
 
-def check_params(config: ModelConfig, params: dict, dtype: str | None = None) -> None:
+def check_params(config: ModelConfig, params: dict, dtype: str = '') -> None:
   """Raises InputError for parameters that are not of this configuration, or of another type."""
   leaves, shapes = flatten_dict(params, sep='/'), leaf_shapes(config)
   for name in sorted(shapes.keys() | leaves.keys()):
-    given, wanted = ((str(list(map(int, x))) if x is not None else 'absent') for x in (
-        np.shape(leaves[name]) if name in leaves else None, shapes.get(name)))
-    if dtype and name in leaves:
-      given, wanted = f'{leaves[name].dtype}{given}', f'{dtype}{wanted}'
+    own = str(leaves[name].dtype) if dtype and name in leaves else ''
+    given = f'{own}{list(np.shape(leaves[name]))}' if name in leaves else 'absent'
+    wanted = f'{dtype}{list(shapes[name])}' if name in shapes else 'absent'
     if given != wanted:
       raise InputError(f'params are not of this configuration: {name} is {given} and should be '
                        f'{wanted}')

@@ -20,7 +20,8 @@ PROBE = Probe('pairs', 30, 5)
 
 @pytest.fixture(scope='module')
 def made():
-  return small_signatures.of_seed(DEEP, 1, PROBE).named({'name': 'a'})
+  made = small_signatures.of_seed(DEEP, 1, PROBE)
+  return dataclasses.replace(made, states=made.states.named({'name': 'a'}))
 
 
 def test_it_is_read_from_the_network(made):
