@@ -77,7 +77,7 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
   if not found:
     raise InputError('no layers with an MLP or attention are recognized by names and shapes')
   is_known = layout_shapes.number(settings, names.WIDTHS) > 0
-  own = _of_vocabulary(stacks, found, list(embeddings) if is_known else [])
+  own = _of_vocabulary(stacks, found, embeddings if is_known else (), shapes)
   width, layers = found[own]
   kind = str(settings.get('model_type', ''))
   left_out = tuple(sorted(stack for stack in stacks if stack != own))
@@ -210,28 +210,32 @@ def _widths(embeddings, settings):
   return [width for width in dict.fromkeys((*reversed(embeddings.values()), given)) if width]
 
 
-def _of_vocabulary(stacks, found, embeddings):
-  """The stack, of those that can be read, that the vocabulary's embedding belongs to.
+def _of_vocabulary(stacks, found, embeddings, shapes):
+  """The stack that the vocabulary's embedding belongs to. InputError if it could be several.
 
-  Raises InputError if that is not one of them, or could be several.
+  Each table that may be this embedding stands for the layers whose name has most in common with
+  its own; of several such, for those as deep as it is. These need not be layers that can be read.
   """
-  score = {stack: max((_closeness(stack, each) for each in embeddings), default=(0, 0))
-           for stack in stacks}
-  most = max(score[stack] for stack in found)
-  best = [stack for stack in found if score[stack] == most]
-  # A tower next to layers whose names say nothing here.
-  best += [stack for stack, layers in stacks.items()
-           if stack not in found and score[stack][0] > most[0] and len(layers) > 1
-           and not any(each.startswith(stack + '.') for each in embeddings)]
-  if len(best) > 1:
-    raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(best))}')
-  return best[0]
+  real = [stack for stack in stacks if stack in found or _are_layers(stacks[stack], shapes)]
+  own = set()
+  for each in embeddings:
+    shared = [len(os.path.commonprefix([stack.split('.'), each.split('.')])) for stack in real]
+    nearest = [stack for stack, most in zip(real, shared, strict=True) if most == max(shared)]
+    own.update([stack for stack in nearest if stack.count('.') == each.count('.')] or nearest)
+  own = own or set(real)
+  if len(own) > 1:
+    raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(sorted(own)))}')
+  if not own <= found.keys():
+    raise InputError(f'the layers that read the vocabulary, {show(*own)}, are not recognized by '
+                     'names and shapes')
+  return own.pop()
 
 
-def _closeness(stack, embedding):
-  """How many parts two names share at first; then how few more the stack's has."""
-  a, b = stack.split('.'), embedding.split('.')
-  return len(os.path.commonprefix([a, b])), -len(a)
+def _are_layers(layers, shapes):
+  """Whether what has numbers are layers: several, of two matrices at least."""
+  return len(layers) > 1 and any(
+      sum(len(shapes[name]) > 1 for each in layer.values() for name in each) > 1
+      for layer in layers)
 
 
 def _is_centred(kind, stack, shapes, settings):

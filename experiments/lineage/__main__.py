@@ -23,6 +23,7 @@ inconclusive, 4 something was left out (with --strict), 2 wrong input, 1 a crash
 """
 
 from collections.abc import Iterable
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -77,7 +78,8 @@ def main(settings, output_dir):
   taken = finder.of_each(_bar(reads, unit='model', desc='signatures'),
                          lambda name: take(known[name], name, reads[name], output_dir,
                                            settings.stream))
-  rows = judge_all([pair for pair in todo if taken.keys() >= set(pair)], known, probe, taken)
+  todo = [pair for pair in todo if taken.keys() >= set(pair)]
+  rows = judge_all(todo, known, probe, taken, finder)
   found = {'networks': list(taken), 'about': about(taken), 'left_out': finder.left_out}
   report = header('lineage', settings, record()) | found | {
       'summary': summary.sentences(summary.label_of(found), rows, finder.left_out,
@@ -146,13 +148,17 @@ def take(network: Model | Signature, name: str, probes: list[Probe], output_dir:
                                      on_batch=bar.update) for probe in probes}
 
 
-def judge_all(todo, known, probe, taken) -> list[dict]:
-  """A row per pair, with p-values corrected over all pairs that can be tested."""
+def judge_all(todo, known, probe, taken, finder) -> list[dict]:
+  """A row per pair, with p-values corrected over all pairs that can be tested.
+
+  Of several pairs one that cannot be compared is left out.
+  """
   rows = []
   for pair in _bar(todo, unit='pair', desc='pairs'):
     signatures = [taken[name][each] for name, each in
                   zip(pair, pairs.probes(pair, known, probe), strict=True)]
-    rows.append(pairs.judge(pair, *signatures))
+    with finder.leaving_out(' and '.join(pair)) if len(todo) > 1 else contextlib.nullcontext():
+      rows.append(pairs.judge(pair, *signatures))
   pairs.correct(rows)
   return rows
 
@@ -209,7 +215,7 @@ def exit_code(rows: list[dict], is_incomplete) -> int:
   if is_incomplete:
     return 4
   found = {row['verdict'] for row in rows}
-  return next(code for verdict, code in verdicts.EXIT_CODES.items() if verdict in found)
+  return next((code for verdict, code in verdicts.EXIT_CODES.items() if verdict in found), 1)
 
 
 if __name__ == '__main__':

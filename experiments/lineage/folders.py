@@ -44,8 +44,8 @@ class Finder:
     tqdm.write(f'left out: {plain(reason)}', file=sys.stderr)
 
   @contextlib.contextmanager
-  def _leaving_out(self, name: str) -> Iterator[None]:
-    """Leaves out what the block cannot read, whatever it raises."""
+  def leaving_out(self, name: str) -> Iterator[None]:
+    """Leaves out what the block cannot read or compare, whatever it raises."""
     try:
       yield
     except STOPS:
@@ -53,8 +53,8 @@ class Finder:
     except (InputError, OSError) as error:
       self.leave_out(name, str(error))
     except BaseException as error:  # A panic of a library in Rust is no Exception.
-      self.leave_out(name, f'{name} cannot be read, which is a bug of this package; please report '
-                           f'it: {type(error).__name__}: {show(error)}')
+      self.leave_out(name, f'{name} met a bug of this package; please report it: '
+                           f'{type(error).__name__}: {show(error)}')
 
   def of_each(self, names: Iterable[str], call: Callable[[str], Any]) -> dict[str, Any]:
     """What a function makes of each model; one in a folder that cannot be read is left out.
@@ -64,7 +64,7 @@ class Finder:
     """
     found = {}
     for name in names:
-      with contextlib.nullcontext() if name in self.given else self._leaving_out(name):
+      with contextlib.nullcontext() if name in self.given else self.leaving_out(name):
         found[name] = call(name)
     if len(found) < 2:
       alone = f'only {", ".join(found)} was' if found else 'no model was'
@@ -108,7 +108,7 @@ class Finder:
   def _inside(self, child, above):
     """The networks in a folder of a folder, but for what programs write there."""
     self._num_read += 1
-    with self._leaving_out(str(child)):
+    with self.leaving_out(str(child)):
       if (self._num_read > _MOST_FOLDERS + 1 or _is_cache(child)
           or child.resolve() == self._output_dir.resolve()):
         return []

@@ -24,7 +24,7 @@ from experiments.lineage.folders import Finder
 from experiments.seedprint import __main__ as seedprint
 from experiments.shared import verdicts
 from experiments.shared.settings import resolve
-from small_networks import save_run, trained
+from small_networks import born, save_run, trained
 
 RANDOM = 'tiny_gpt2,num_layers=3,mlp_width=64:1'
 ORDER = ['a@0', 'b@0', 'c@0', 'ama', '4:1']
@@ -307,6 +307,18 @@ def test_folders_are_read_to_a_depth_and_a_number(tmp_path, monkeypatch):
   assert finder.left_out[1:] == [
       {'name': f'{tmp_path}/5net',
        'reason': f'{tmp_path}/5net and what follows were not read, after 5 folders'}]
+
+
+def test_a_pair_that_cannot_be_compared_is_left_out(tmp_path):
+  probe = Probe('tokens', 1000, 4)
+  known = {name: signature((CONFIG, born(CONFIG, seed)), probe) for seed, name in enumerate('abc')}
+  known['c'] = dataclasses.replace(known['c'], features=None)
+  todo, finder = lineage.pairs_of(known, None), Finder([], tmp_path)
+  taken = {name: dict.fromkeys(reads, known[name])
+           for name, reads in lineage.probes_of(todo, known, probe).items()}
+  rows = lineage.judge_all(todo, known, probe, taken, finder)
+  assert [(row['base'], row['suspect']) for row in rows] == [('a', 'b')]
+  assert [each['name'] for each in finder.left_out] == ['a and c', 'b and c']
 
 
 class Panic(BaseException):

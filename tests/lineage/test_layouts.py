@@ -79,6 +79,11 @@ def test_the_stack_of_the_vocabulary_is_read_also_if_that_has_rows_to_spare():
   assert (layout.stack, layout.left_out) == ('text.layers', ('vision.layers',))
 
 
+def unknown(stack):
+  """Shapes of a stack whose names say nothing here."""
+  return {f'{stack}.{i}.{name}.weight': (192, 64) for i in range(2) for name in ('mix', 'again')}
+
+
 TOWER = {'atower.encoder.layers.0.mlp.up_proj.weight': (192, 48),
          'atower.encoder.layers.0.mlp.down_proj.weight': (48, 192)}
 TOWER |= {name.replace('.0.', '.1.'): shape for name, shape in TOWER.items()}
@@ -101,17 +106,22 @@ def test_a_tower_with_a_vocabulary_of_its_own_is_not_read(tower, rows):
 @pytest.mark.parametrize('shapes, settings', [
     # No embedding is known by its name.
     (of_names('llm.model.layers', 'visual.blocks', **{'llm.tok.weight': (300, 64)}), OF_TEXT),
-    # The layers beside the embedding have names that say nothing here.
-    (of_names('visual.blocks', **{'llm.wte.weight': (300, 64)}, **{
-        f'llm.blocks.{i}.att_proj.weight': (192, 64) for i in range(2)}), OF_TEXT),
-    # Two embeddings fit.
+    # The layers beside the embedding have names that say nothing here, also if they stand above.
+    (of_names('visual.blocks', **{'llm.wte.weight': (300, 64)}, **unknown('llm.blocks')), OF_TEXT),
+    (of_names('llm.visual.encoder.blocks', **{'llm.wte.weight': (300, 64)},
+              **unknown('llm.blocks')), OF_TEXT),
+    # Two embeddings fit, also if one stands deeper, as that of a frozen teacher.
     (of_names('a.layers', 'b.layers', **{f'{x}.embed_tokens.weight': (300, 64) for x in 'ab'}),
      OF_TEXT),
+    (of_names('a.layers', 'teacher.a.layers', **{
+        f'{x}.embed_tokens.weight': (300, 64) for x in ('a', 'teacher.a')}), OF_TEXT),
+    # The embedding stands above both.
+    (of_names('llm.decoder.layers', 'visual.layers', **{'wte.weight': (300, 64)}), OF_TEXT),
     # No width is given, by which one would fit better.
     (of_names('a.layers', 'b.layers', **{'a.embed_tokens.weight': (300, 64)}), {}),
 ])
 def test_layers_that_could_be_a_tower_are_refused(shapes, settings):
-  with pytest.raises(InputError, match='ambiguous'):
+  with pytest.raises(InputError, match='ambiguous|read the vocabulary.*not recognized'):
     layouts.find(shapes, settings)
 
 

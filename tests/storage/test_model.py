@@ -26,7 +26,7 @@ def test_every_source_gives_the_same_network(tmp_path):
   params = born(CONFIG, 5)
   save_run(tmp_path / 'run', 7, CONFIG, params)
   llama = configs.get('tiny_llama2')
-  huggingface.save(tmp_path / 'exported', llama, born(llama, 1))
+  huggingface.save(tmp_path / 'a.gguf', llama, born(llama, 1))  # A folder has any name.
   # A model inside of a run does not hide it.
   huggingface.save(tmp_path / 'run' / 'best', llama, born(llama, 1))
   for name in (f'{tmp_path}/run', f'{tmp_path}/run@7'):
@@ -36,7 +36,7 @@ def test_every_source_gives_the_same_network(tmp_path):
   save_run(tmp_path / 'run', 9, DEEP, born(DEEP, 5))
   for name, expected in ((f'{tmp_path}/run', DEEP), (f'{tmp_path}/run@7', CONFIG)):
     assert storage.open(name).config == storage.open(name).load()[0] == expected
-  config, loaded = storage.open(f'{tmp_path}/exported').load(sharding.make_mesh(1, 4))
+  config, loaded = storage.open(f'{tmp_path}/a.gguf').load(sharding.make_mesh(1, 4))
   shard = loaded['head'].addressable_shards[0].data
   assert shard.shape == (config.vocab_size, config.width // 4)
   assert digest(loaded) == digest(born(config, 1))

@@ -132,7 +132,11 @@ def _root(x_ND):
     return x_ND
   gram_DD = x_ND.T @ x_ND
   gram_DD += 1e-6 * max(1, gram_DD.trace()) * np.eye(len(gram_DD), dtype=gram_DD.dtype)
-  return np.linalg.cholesky(gram_DD).T
+  try:
+    return np.linalg.cholesky(gram_DD).T
+  except np.linalg.LinAlgError:  # Of many rows in few directions, rounding is more than this.
+    values, vectors = np.linalg.eigh(gram_DD)
+    return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
 
 
 def align(a_LQ: np.ndarray, b_MQ: np.ndarray) -> tuple[list[tuple[int, int]], bool]:

@@ -16,7 +16,7 @@ from bornbiased_jax.lineage.layouts import UNITS, VALUES
 from bornbiased_jax.lineage.thresholds import ALPHA
 from experiments.transforms import lossy, preserving, surgery
 from small_networks import altered, trained
-from small_signatures import noise, random_features
+from small_signatures import noise, random_features, unit
 
 DEEP = {name: configs.get(name, num_layers=6, width=64, mlp_width=128, num_heads=4, vocab_size=70)
         for name in ('tiny_llama2', 'tiny_gpt2')}
@@ -57,6 +57,16 @@ def test_signs_that_do_not_matter_do_not_count():
       name: own.arrays[name] * sign for name in ('up', 'down')})
   ours, theirs = (layer_spectra(layers_of(each, UNITS)) for each in (own, other))
   np.testing.assert_allclose(ours, theirs, atol=2e-3 * np.abs(ours).max())
+
+
+def test_many_units_in_one_direction_have_spectra():
+  """Their Gram matrix is of rank 1, and its rounding more than what keeps others definite."""
+  one = {name: unit(noise(i, 128)).astype(np.float16)
+         for i, name in enumerate(('up', 'down'))}
+  layers = [{name: np.tile(x.astype(dtype), (1024, 4, 1)) for name, x in one.items()}
+            for dtype in (np.float32, np.float64)]
+  ours, exact = (layer_spectra([layer]) for layer in layers)
+  np.testing.assert_allclose(ours, exact, atol=2e-3 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize('name, order', [
