@@ -46,7 +46,9 @@ def show(value: Any) -> str:
 def unlike(given: Any, wanted: str) -> InputError:
   """The error for an object of the wrong kind; it says what makes the right kind from it."""
   made_by = 'give one'
-  if hasattr(given, 'state_dict'):
+  if 'onfig' not in wanted:  # What makes models and configurations is of no help.
+    pass
+  elif hasattr(given, 'state_dict'):
     made_by = 'of a PyTorch module storage.huggingface.from_transformers makes (config, params)'
   elif isinstance(given, Mapping):
     made_by = 'of a state dict storage.huggingface.from_state_dict makes (config, params)'

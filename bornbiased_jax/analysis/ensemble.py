@@ -136,9 +136,9 @@ def _members(ensemble, seeds):
                    or not isinstance(ensemble, Iterable)):
     raise unlike(ensemble, 'a family of random networks, or (config, params) of given ones')
   if is_given != (seeds is None):
-    raise InputError('a family of random networks needs seeds=, and given models have none')
+    raise InputError('random networks need seeds=, such as range(3), and given models have none')
   if not is_given:
-    if not isinstance(seeds, Iterable):
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
       raise InputError(f'seeds={seeds!r} are not several; give them, such as range(3) or [42]')
     seeds = [int(as_seed(seed)) for seed in seeds]
     return ensemble, iter(seeds), len(seeds)

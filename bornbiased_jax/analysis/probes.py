@@ -87,9 +87,9 @@ class Probe:
     as_seed(self.seed)
     if (self.kind in OF_TEXT) != (self.text is not None):
       raise InputError(f'a probe of kind {self.kind!r} reads '
-                       f'{"a text=" if self.kind in OF_TEXT else "no text"}')
+                       f'{"a text=, as data.load makes" if self.kind in OF_TEXT else "no text"}')
     if self.text is not None and not hasattr(self.text, 'tokens'):
-      raise unlike(self.text, 'a text that data.corpus.load returned')
+      raise unlike(self.text, 'a text that data.load returned')
     if self.text is not None and not self.length < len(self.text.tokens) <= LONGEST_TEXT:
       raise InputError(f'{self.text.name} has {len(self.text.tokens)} tokens; a probe of length '
                        f'{self.length} takes from {self.length + 1} to {LONGEST_TEXT}', 'data')

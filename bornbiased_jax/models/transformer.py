@@ -100,7 +100,10 @@ def as_array(inputs: Any) -> Any:
   if getattr(inputs, 'is_meta', False):
     raise InputError('a tensor on the device meta has no values')
   inputs = inputs.cpu() if hasattr(inputs, 'detach') else inputs
-  return inputs if isinstance(inputs, jax.Array) else np.asarray(inputs)
+  try:
+    return inputs if isinstance(inputs, jax.Array) else np.asarray(inputs)
+  except ValueError:
+    raise InputError('sequences of unequal length; give all the same number of token ids') from None
 
 
 def head_of(config: ModelConfig, params: dict) -> jax.Array:
@@ -196,8 +199,8 @@ class Transformer(nn.Module):
     is_tokens = jnp.issubdtype(inputs.dtype, jnp.integer)
     is_vectors = inputs.ndim == 3 and inputs.shape[-1] == config.width
     if not (inputs.ndim == 2 if is_tokens else is_vectors):
-      raise InputError(f'inputs of {inputs.dtype}{list(inputs.shape)}: give token ids '
-                       f'[batch, length] or vectors [batch, length, {config.width}]')
+      raise InputError(f'inputs of {inputs.dtype}{list(inputs.shape)}: give token ids, '
+                       f'whole numbers [batch, length], or vectors [batch, length, {config.width}]')
     T = inputs.shape[1]
     if T > config.length:
       raise InputError(f"{T} positions exceed the configuration's length={config.length}")

@@ -123,7 +123,8 @@ def _check_own(run, seed, directory, metadata):
     name = 'run', 'init_from or resume'
     found, wanted = found | {name: earlier and earlier['directory']}, wanted | {name: now}
   _refuse_different(directory, found, wanted, [name for name in found | wanted if name not in free],
-                    '; choose another folder, or remove this one', 'output_dir')
+                    '; choose another folder (there resume= goes on from this one), or remove it',
+                    'output_dir')
 
 
 def _is_parent(run, seed, earlier, now):
@@ -191,8 +192,8 @@ def _resume(run, seed, directory):
 
   metadata, state = _restore(run, directory, check)
   if metadata['step'] >= run.recipe.num_steps:
-    raise InputError(f'{directory} is at step {metadata["step"]} of '
-                     f'num_steps={run.recipe.num_steps} already')
+    raise InputError(f'{directory} is at step {metadata["step"]}, and num_steps='
+                     f'{run.recipe.num_steps} counts from step 0; give more', 'num_steps')
   return state, _parent(run.resume, metadata)
 
 

@@ -95,8 +95,8 @@ def name_pair(settings: Settings) -> Settings:
   are_flags = any(getattr(settings, name) != values_of(Settings, name)[settings.scale]
                   for name in names)
   if len(words) not in (0, 2) or (words and are_flags):
-    raise InputError(f'{" ".join(words)}: give two models, as words or as --base and --suspect, '
-                     f'not both; a model is {FORMS}')
+    raise InputError(f'{" ".join(words)}: give two models, either as words or as --base and '
+                     f'--suspect; a model is {FORMS}')
   if words:
     settings = dataclasses.replace(settings, **dict(zip(names, words, strict=True)))
   for name in names:

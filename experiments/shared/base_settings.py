@@ -65,8 +65,7 @@ def text_of(settings: Transformers) -> Corpus | None:
       raise InputError('--data: is read only with --probe=text or --probe=shuffled')
     return None
   if not settings.data:
-    raise InputError(f"--data: is missing: a text for --probe={settings.probe}, such as "
-                     "'tinyshakespeare'")
+    raise InputError(f"--data: --probe={settings.probe} needs a text, such as 'tinyshakespeare'")
   return load_corpus(settings.data, settings.tokenizer)
 
 

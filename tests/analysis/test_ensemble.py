@@ -304,7 +304,8 @@ def test_networks_that_cannot_be_measured_together():
                               ([], None, 'no model'),
                               ([(CONFIG, params)], range(1), 'seeds='),
                               (ensemble.transformer(CONFIG), None, 'seeds='),
-                              (ensemble.transformer(CONFIG), 3, 'seeds=3 are not several')):
+                              (ensemble.transformer(CONFIG), 3, 'seeds=3 are not several'),
+                              (ensemble.transformer(CONFIG), '0-2', "seeds='0-2' are not several")):
     with pytest.raises(InputError, match=named):
       list(ensemble.measure(given, preference.predictions(V), probe, seeds, chunk_size=4))
 
@@ -323,6 +324,7 @@ def test_what_is_no_network_is_named_with_what_makes_one_of_it(given, named):
 
 @pytest.mark.parametrize('statistic, probe, message', [
     (preference.predictions, PROBE, r'function is not a statistic, such as analysis.predictions\('),
+    ('predictions', PROBE, 'str is not a statistic, .*; give one$'),
     (STATISTIC, 1000, 'int is not an analysis.Probe')])
 def test_what_is_no_statistic_or_probe_is_named(statistic, probe, message):
   with pytest.raises(InputError, match=message):

@@ -101,7 +101,7 @@ def test_words_take_the_place_of_the_scales_networks():
   named = lambda *words: seedprint.name_pair(resolve(seedprint.Settings, 'smoke', words))
   assert (named().base, named().suspect) == ('tiny_gpt2:1', 'tiny_gpt2:2')
   assert (named('a', 'b').base, named('a', 'b').suspect) == ('a', 'b')
-  with pytest.raises(InputError, match='a: give two models, as words .* a model is RUN'):
+  with pytest.raises(InputError, match='a: give two models, either as words .* a model is RUN'):
     named('a')
 
 

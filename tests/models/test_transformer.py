@@ -163,9 +163,14 @@ def test_tokens_outside_the_vocabulary_give_nan(names):
     np.zeros((1, 1, 3, 16), np.float32),
 ], ids=lambda x: f'{x.dtype}{x.ndim}')
 def test_wrong_rank(inputs):
-  message = r': give token ids \[batch, length\] or vectors \[batch, length, 16\]'
+  message = r': give token ids, whole numbers \[batch, length\], or vectors \[batch, length, 16\]'
   with pytest.raises(InputError, match=message):
     jax.eval_shape(functools.partial(read, ROPE, names=('logits',)), random_params(ROPE), inputs)
+
+
+def test_sequences_of_unequal_length():
+  with pytest.raises(InputError, match='sequences of unequal length'):
+    models.read(ROPE, random_params(ROPE), [[1, 2], [3]], ('logits',))
 
 
 @pytest.mark.parametrize('config', [GPT2, ROPE], ids=['learned', 'rope'])
