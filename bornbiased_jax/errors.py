@@ -46,9 +46,7 @@ def show(value: Any) -> str:
 def unlike(given: Any, wanted: str) -> InputError:
   """The error for an object of the wrong kind; it says what makes the right kind from it."""
   made_by = 'give one'
-  if 'onfig' not in wanted:  # What makes models and configurations is of no help.
-    pass
-  elif hasattr(given, 'state_dict'):
+  if hasattr(given, 'state_dict'):
     made_by = 'of a PyTorch module storage.huggingface.from_transformers makes (config, params)'
   elif isinstance(given, Mapping):
     made_by = 'of a state dict storage.huggingface.from_state_dict makes (config, params)'
@@ -59,7 +57,7 @@ def unlike(given: Any, wanted: str) -> InputError:
     made_by = 'of a configuration analysis.transformer makes the family of its random networks'
   elif isinstance(given, tuple) and given and hasattr(given[0], 'init_scheme'):
     made_by = 'of (config, params) give the one that is wanted'
-  elif isinstance(given, str) or hasattr(given, 'load'):
+  elif 'onfig' in wanted and (isinstance(given, str) or hasattr(given, 'load')):
     made_by = ('of a name storage.open(name).load() makes (config, params), and of a preset '
                'configs.get(name) a configuration')
   kind = 'function' if hasattr(given, '__wrapped__') else type(given).__name__  # Cached or jitted.
