@@ -10,8 +10,9 @@ suits all widths (muP): matrices of blocks and the head have it times 768 / widt
         --data=corpora/python --adapter=lora --rank=8
 
 Writes checkpoints (for LoRA of the merged model), which storage.load_params reads, and
-metrics.jsonl to OUTPUT_DIR/seed_SEED, and results.json and figure.png to OUTPUT_DIR. With the extra
-tensorboard, tensorboard --logdir=OUTPUT_DIR shows the run while it goes on.
+metrics.jsonl to OUTPUT_DIR/seed_SEED, and results.json (its loss is the mean of the last 5 % of
+steps) and figure.png to OUTPUT_DIR. With the extra tensorboard, tensorboard --logdir=OUTPUT_DIR
+shows the run while it goes on.
 """
 
 from pathlib import Path
