@@ -117,6 +117,8 @@ NORM_OF_STREAM = re.compile(r'openai-gpt|(pl)?bart|prophetnet|mvp|marian|trocr|x
 EMBEDDING = re.compile(r'(embed_tokens|tokens_embed|embed_in|wte|tok_embeddings|shared|embeddings?'
                        r'|token_embd|transformer\.w)(\.\d+)?$')
 NO_EMBEDDING = re.compile(r'pos|type|segment|patch|lm_head|per_layer')
+# Layers of these never read text, whatever stands beside them.
+TOWER = re.compile(r'(^|[._])(vision|visual|vit|audio|speech|image|v\.blk)([._]|$)')
 NOT_READ = re.compile(r'lora|adapter|conv|mamba|linear_attn|encoder_attn|cross|indexer|router'
                       r'|att(entio)?n\.experts|shared_transf')
 DRAFT = re.compile(r'eh_proj|enorm|hnorm|shared_head')

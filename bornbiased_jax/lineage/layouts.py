@@ -189,9 +189,9 @@ def _stacks(shapes):
 
 
 def _embeddings(shapes, settings):
-  """The embeddings that can be the vocabulary's, by name, with the width of each.
+  """The tables that can be the vocabulary's embedding, by name, with the width of each.
 
-  Of several, these are the ones whose rows are as many as the ids, and whose width is the stream's.
+  They have a row for each id at least. If some have no row to spare, or the stream's width, these.
   """
   size, width = (layout_shapes.number(settings, x) for x in (_VOCABULARY, names.WIDTHS))
   found = {}
@@ -199,15 +199,15 @@ def _embeddings(shapes, settings):
     plain = re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.'))
     fits = names.EMBEDDING.search(plain) and not names.NO_EMBEDDING.search(plain)
     if fits and len(shape) == 2 and shape[0] >= size:
-      found[plain] = shape[1], (shape[0] == size, shape[1] == width)
-  best = max((fit for _, fit in found.values()), default=None)
-  return {name: width for name, (width, fit) in found.items() if fit == best}
+      found[plain] = shape
+  likely = [name for name, shape in found.items() if shape[0] == size or shape[1] == width]
+  return {name: found[name][1] for name in likely or found}
 
 
 def _widths(embeddings, settings):
-  """Possible widths of the residual stream; an embedding may be narrower."""
+  """The width of the residual stream, or what it may be if config.json does not say."""
   given = layout_shapes.number(settings, names.WIDTHS)
-  return [width for width in dict.fromkeys((*reversed(embeddings.values()), given)) if width]
+  return [given] if given else list(dict.fromkeys(reversed(embeddings.values())))
 
 
 def _of_vocabulary(stacks, found, embeddings, shapes):
@@ -225,9 +225,9 @@ def _of_vocabulary(stacks, found, embeddings, shapes):
   own = own or set(real)
   if len(own) > 1:
     raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(sorted(own)))}')
-  if not own <= found.keys():
-    raise InputError(f'the layers that read the vocabulary, {show(*own)}, are not recognized by '
-                     'names and shapes')
+  if not own <= found.keys() or names.TOWER.search(*own):
+    raise InputError(f'the layers that read the vocabulary, {show(*own)} by name, are not '
+                     'recognized as a language model by names and shapes')
   return own.pop()
 
 

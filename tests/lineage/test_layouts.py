@@ -115,6 +115,15 @@ def test_a_tower_with_a_vocabulary_of_its_own_is_not_read(tower, rows):
      OF_TEXT),
     (of_names('a.layers', 'teacher.a.layers', **{
         f'{x}.embed_tokens.weight': (300, 64) for x in ('a', 'teacher.a')}), OF_TEXT),
+    # A teacher has no row to spare, and the language model has; or the draft of another width.
+    *[(of_names('llm.layers', 'teacher.layers', **{
+        'llm.wte.weight': (320, 64), 'teacher.wte.weight': (300, width)}), OF_TEXT)
+      for width in (64, 48)],
+    # The only table is of a text encoder, as the language model has but a head.
+    (of_names('llm.layers', **TOWER, **{
+        'llm.lm_head.weight': (300, 64), 'atower.token_embedding.weight': (900, 48)}), OF_TEXT),
+    # Only the tower is there.
+    (of_names('llm.visual.blocks', **{'llm.embed_tokens.weight': (300, 64)}), OF_TEXT),
     # The embedding stands above both.
     (of_names('llm.decoder.layers', 'visual.layers', **{'wte.weight': (300, 64)}), OF_TEXT),
     # No width is given, by which one would fit better.
