@@ -225,7 +225,10 @@ def _of_vocabulary(stacks, found, embeddings, shapes):
   own = own or set(real)
   if len(own) > 1:
     raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(sorted(own)))}')
-  if not own <= found.keys() or names.TOWER.search(*own):
+  is_list = own <= found.keys() and any(  # Of whole models, which have layers inside.
+      re.search(r'\.\d+\.', sublayer.path) for layer in found[min(own)][1]
+      for sublayer in (*layer.units, *layer.heads))
+  if not own <= found.keys() or is_list or names.TOWER.search(*own):
     raise InputError(f'the layers that read the vocabulary, {show(*own)} by name, are not '
                      'recognized as a language model by names and shapes')
   return own.pop()

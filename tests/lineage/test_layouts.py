@@ -122,6 +122,9 @@ def test_a_tower_with_a_vocabulary_of_its_own_is_not_read(tower, rows):
     # The only table is of a text encoder, as the language model has but a head.
     (of_names('llm.layers', **TOWER, **{
         'llm.lm_head.weight': (300, 64), 'atower.token_embedding.weight': (900, 48)}), OF_TEXT),
+    # A list of models, whose numbers are not those of layers.
+    (of_names('models.0.model.layers', 'models.1.model.layers', **{
+        f'models.{i}.model.embed_tokens.weight': (300, 64) for i in range(2)}), OF_TEXT),
     # Only the tower is there.
     (of_names('llm.visual.blocks', **{'llm.embed_tokens.weight': (300, 64)}), OF_TEXT),
     # The embedding stands above both.
