@@ -1,5 +1,6 @@
 """Broken and hostile GGUF files are refused in one line that says why, before memory is taken."""
 
+import os
 import random
 import struct
 import tracemalloc
@@ -9,6 +10,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.storage import huggingface
+from bornbiased_jax.storage.huggingface.gguf import is_gguf
 from bornbiased_jax.storage.huggingface.gguf_file import read_header
 from directories import line_of, load_refusal
 from make_goldens import GOLDENS
@@ -176,3 +178,9 @@ def test_damage_that_nobody_thought_of(file):
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
   finally:
     tracemalloc.stop()
+
+
+def test_a_pipe_is_not_opened(tmp_path):
+  """To open one that nobody writes to would wait for ever."""
+  os.mkfifo(tmp_path / 'x')
+  assert not is_gguf(tmp_path / 'x')

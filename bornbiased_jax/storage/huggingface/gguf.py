@@ -80,8 +80,8 @@ _LENGTHS = tuple(2**n for n in range(10, 18))
 def is_gguf(path: str | os.PathLike) -> bool:
   """Whether a path has the name of a GGUF file, or is a file that begins like one, as Ollama's."""
   path = path_of(path)
-  if path.name.lower().endswith(SUFFIX):
-    return not path.is_dir()
+  if path.name.lower().endswith(SUFFIX) or not path.is_file():
+    return path.name.lower().endswith(SUFFIX) and not path.is_dir()
   with contextlib.suppress(OSError), path.open('rb') as file:
     return file.read(len(MAGIC)) == MAGIC
   return False
