@@ -116,9 +116,14 @@ NORM_OF_STREAM = re.compile(r'openai-gpt|(pl)?bart|prophetnet|mvp|marian|trocr|x
 
 EMBEDDING = re.compile(r'(embed_tokens|tokens_embed|embed_in|wte|tok_embeddings|shared|embeddings?'
                        r'|token_embd|transformer\.w)(\.\d+)?$')
-NO_EMBEDDING = re.compile(r'pos|type|segment|patch|lm_head|per_layer')
-# Layers of these never read text, whatever stands beside them.
-TOWER = re.compile(r'(^|[._])(vision|visual|vit|audio|speech|image|v\.blk)([._]|$)')
+# What stands beside a language model. A stack with another name may be one.
+ASIDE = re.compile(r'''
+    (^|\.) (?![^.]*(language|text|llm|lm([._]|$)))
+    ([^.]*_)? (vision|visual|vit|image|img|video|audio|speech|acoustic|semantic|protein|codec
+               |tower|qformer|resampler|projector|connector|merger|aligner|vqmodel|vpm|apm|tts
+               |talker|token2wav|code2wav|head|mtp|medusa|eagle|draft|teacher) ([._]|$)
+    | (^|\.)v\.blk | cross_(attn|modal) | text_(encoder|backbone|branch) | text_model\.encoder
+    | ^text_model\.''', re.VERBOSE)
 NOT_READ = re.compile(r'lora|adapter|conv|mamba|linear_attn|encoder_attn|cross|indexer|router'
                       r'|att(entio)?n\.experts|shared_transf')
 DRAFT = re.compile(r'eh_proj|enorm|hnorm|shared_head')

@@ -7,7 +7,6 @@ or value channels within their heads, through it changes no output.
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-import os
 import re
 
 import numpy as np
@@ -64,20 +63,16 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
     settings: the entries of config.json.
 
   Raises:
-    InputError: no stack of layers has units or heads that fit, or two have.
+    InputError: no stack of layers, or several, can be the language model's, or it is not read.
   """
   settings, stacks = _flat(settings), _stacks(shapes)
-  embeddings = _embeddings(shapes, settings)
   found: dict[str, tuple[int, tuple[Layer, ...]]] = {}
-  for width in _widths(embeddings, settings):
+  for width in _widths(shapes, settings):
     for stack in [stack for stack in stacks if stack not in found]:
       read = _read_stack(stacks[stack], width, settings, shapes)
       if any(layer.units or layer.heads for layer in read):
         found[stack] = width, read
-  if not found:
-    raise InputError('no layers with an MLP or attention are recognized by names and shapes')
-  is_known = layout_shapes.number(settings, names.WIDTHS) > 0
-  own = _of_vocabulary(stacks, found, embeddings if is_known else (), shapes)
+  own = _of_language(stacks, found, shapes)
   width, layers = found[own]
   kind = str(settings.get('model_type', ''))
   left_out = tuple(sorted(stack for stack in stacks if stack != own))
@@ -188,50 +183,33 @@ def _stacks(shapes):
   return {stack: [layers[i] for i in sorted(layers)] for stack, layers in stacks.items()}
 
 
-def _embeddings(shapes, settings):
-  """The tables that can be the vocabulary's embedding, by name, with the width of each.
-
-  They have a row for each id at least. If some have no row to spare, or the stream's width, these.
-  """
-  size, width = (layout_shapes.number(settings, x) for x in (_VOCABULARY, names.WIDTHS))
-  found = {}
-  for name, shape in shapes.items():
-    plain = re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.'))
-    fits = names.EMBEDDING.search(plain) and not names.NO_EMBEDDING.search(plain)
-    if fits and len(shape) == 2 and shape[0] >= size:
-      found[plain] = shape
-  likely = [name for name, shape in found.items() if shape[0] == size or shape[1] == width]
-  return {name: found[name][1] for name in likely or found}
-
-
-def _widths(embeddings, settings):
+def _widths(shapes, settings):
   """The width of the residual stream, or what it may be if config.json does not say."""
   given = layout_shapes.number(settings, names.WIDTHS)
-  return [given] if given else list(dict.fromkeys(reversed(embeddings.values())))
+  tables = [shape for name, shape in shapes.items() if len(shape) == 2 and names.EMBEDDING.search(
+      re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.')))]
+  return [given] if given else list(dict.fromkeys(width for _, width in sorted(tables)[::-1]))
 
 
-def _of_vocabulary(stacks, found, embeddings, shapes):
-  """The stack that the vocabulary's embedding belongs to. InputError if it could be several.
+def _of_language(stacks, found, shapes):
+  """The only stack that can be a language model's. InputError if it is none, several, or unread.
 
-  Each table that may be this embedding stands for the layers whose name has most in common with
-  its own; of several such, for those as deep as it is. These need not be layers that can be read.
+  Products share public towers, text encoders, teachers and draft heads. What is not known to be
+  one of these by its name may be the language model, whether or not its layers can be read.
   """
-  real = [stack for stack in stacks if stack in found or _are_layers(stacks[stack], shapes)]
-  own = set()
-  for each in embeddings:
-    shared = [len(os.path.commonprefix([stack.split('.'), each.split('.')])) for stack in real]
-    nearest = [stack for stack, most in zip(real, shared, strict=True) if most == max(shared)]
-    own.update([stack for stack in nearest if stack.count('.') == each.count('.')] or nearest)
-  own = own or set(real)
-  if len(own) > 1:
-    raise InputError(f'ambiguous: the vocabulary could belong to {show(" or ".join(sorted(own)))}')
-  is_list = own <= found.keys() and any(  # Of whole models, which have layers inside.
-      re.search(r'\.\d+\.', sublayer.path) for layer in found[min(own)][1]
-      for sublayer in (*layer.units, *layer.heads))
-  if not own <= found.keys() or is_list or names.TOWER.search(*own):
-    raise InputError(f'the layers that read the vocabulary, {show(*own)} by name, are not '
-                     'recognized as a language model by names and shapes')
-  return own.pop()
+  likely = {stack for stack in stacks if not names.ASIDE.search(stack) and (
+      stack in found or _are_layers(stacks[stack], shapes))}
+  likely -= {stack for stack in likely if stack.replace('encoder', 'decoder') in likely - {stack}}
+  if len(likely) > 1:
+    raise InputError('ambiguous: the layers of the language model could be '
+                     f'{show(" or ".join(sorted(likely)))}')
+  is_list = any(re.search(r'\.\d+\.', sublayer.path)  # Of whole models, which have layers inside.
+                for stack in likely & found.keys() for layer in found[stack][1]
+                for sublayer in (*layer.units, *layer.heads))
+  if not likely or is_list or not likely <= found.keys():
+    raise InputError('no layers with an MLP or attention are recognized as a language model by '
+                     'names and shapes')
+  return likely.pop()
 
 
 def _are_layers(layers, shapes):

@@ -73,10 +73,7 @@ def test_layers_stand_in_the_order_of_their_numbers():
   assert tensors == [f'model.layers.{i}.mlp.up_proj.weight' for i in range(12)]
 
 
-def test_the_stack_of_the_vocabulary_is_read_also_if_that_has_rows_to_spare():
-  shapes = of_names('text.layers', 'vision.layers', **{'text.embed_tokens.weight': (320, 64)})
-  layout = layouts.find(shapes, {'vocab_size': 300, 'hidden_size': 64})
-  assert (layout.stack, layout.left_out) == ('text.layers', ('vision.layers',))
+OF_TEXT = {'hidden_size': 64, 'vocab_size': 300}
 
 
 def unknown(stack):
@@ -84,57 +81,50 @@ def unknown(stack):
   return {f'{stack}.{i}.{name}.weight': (192, 64) for i in range(2) for name in ('mix', 'again')}
 
 
-TOWER = {'atower.encoder.layers.0.mlp.up_proj.weight': (192, 48),
-         'atower.encoder.layers.0.mlp.down_proj.weight': (48, 192)}
-TOWER |= {name.replace('.0.', '.1.'): shape for name, shape in TOWER.items()}
-OF_TEXT = {'hidden_size': 64, 'vocab_size': 300}
+@pytest.mark.parametrize('aside', [
+    'vision_tower.encoder.layers', 'model.visual.blocks', 'audio_encoder.layers', 'v.blk',
+    'qformer.encoder.layer', 'text_encoder.layers', 'teacher.llm.layers', 'llm.mtp_layers',
+    'llm.vision_tower.layers', 'medusa_head', 'a_tower.language_model_head.layers'])
+def test_what_stands_beside_a_language_model_is_not_read(aside):
+  """Also if it has a vocabulary of the same shape, as a frozen teacher, or the only one."""
+  for tables in [('llm',), ('x', 'llm'), ('x',), ()]:
+    own = {f'{x}.wte.weight'.replace('x', aside, 1): (300, 64) for x in tables}
+    shapes = of_names('llm.layers', aside, **own)
+    for names in sorted(shapes), sorted(shapes, reverse=True):
+      layout = layouts.find({name: shapes[name] for name in names}, {'text_config': OF_TEXT})
+      assert (layout.stack, layout.left_out) == ('llm.layers', (aside,))
 
 
-@pytest.mark.parametrize('tower', ['atower', 'ztower'])
-@pytest.mark.parametrize('rows', [300, 320])
-def test_a_tower_with_a_vocabulary_of_its_own_is_not_read(tower, rows):
-  """As a text encoder has that products share, before and behind the language model."""
-  shapes = of_names('llm.layers', **TOWER, **{
-      'llm.embed_tokens.weight': (rows, 64), 'atower.token_embedding.weight': (900, 48)})
-  shapes = {name.replace('atower', tower): shape for name, shape in shapes.items()}
-  for names in sorted(shapes), sorted(shapes, reverse=True):
-    layout = layouts.find({name: shapes[name] for name in names}, {'text_config': OF_TEXT})
-    assert (layout.stack, layout.width) == ('llm.layers', 64)
-    assert layout.left_out == (f'{tower}.encoder.layers',)
+def test_a_width_that_no_setting_gives_is_that_of_a_table():
+  shapes = of_names('llm.layers', 'vision.layers', **{
+      'vision.embeddings.weight': (9, 32), 'llm.wte.weight': (320, 64)})
+  assert layouts.find(shapes, {'text_config': {'model_type': 'llama'}}).width == 64
 
 
-@pytest.mark.parametrize('shapes, settings', [
-    # No embedding is known by its name.
-    (of_names('llm.model.layers', 'visual.blocks', **{'llm.tok.weight': (300, 64)}), OF_TEXT),
-    # The layers beside the embedding have names that say nothing here, also if they stand above.
-    (of_names('visual.blocks', **{'llm.wte.weight': (300, 64)}, **unknown('llm.blocks')), OF_TEXT),
-    (of_names('llm.visual.encoder.blocks', **{'llm.wte.weight': (300, 64)},
-              **unknown('llm.blocks')), OF_TEXT),
-    # Two embeddings fit, also if one stands deeper, as that of a frozen teacher.
-    (of_names('a.layers', 'b.layers', **{f'{x}.embed_tokens.weight': (300, 64) for x in 'ab'}),
-     OF_TEXT),
-    (of_names('a.layers', 'teacher.a.layers', **{
-        f'{x}.embed_tokens.weight': (300, 64) for x in ('a', 'teacher.a')}), OF_TEXT),
-    # A teacher has no row to spare, and the language model has; or the draft of another width.
-    *[(of_names('llm.layers', 'teacher.layers', **{
-        'llm.wte.weight': (320, 64), 'teacher.wte.weight': (300, width)}), OF_TEXT)
-      for width in (64, 48)],
-    # The only table is of a text encoder, as the language model has but a head.
-    (of_names('llm.layers', **TOWER, **{
-        'llm.lm_head.weight': (300, 64), 'atower.token_embedding.weight': (900, 48)}), OF_TEXT),
+@pytest.mark.parametrize('shapes, width', [
+    # Layers that can be read stand beside some whose names say nothing here.
+    *[(of_names(stack, **{'llm.wte.weight': (300, 64)}, **unknown('llm.blocks')), 64)
+      for stack in ('visual.blocks', 'llm.visual.encoder.blocks', 'text_encoder.layers',
+                    'encoder.layers', 'frozen.layers')],
+    # Only one of two has a table, or is as wide as the settings say.
+    (of_names('a.layers', 'b.layers', **{'a.embed_tokens.weight': (300, 64)}), 64),
+    (of_names('a.layers', 'b.layers', **{'b.embed_tokens.weight': (300, 64)}), 0),
+    (of_names('text_encoder.layers', 'llm.layers'), 48),
+    # Layers of vision and language, by their name.
+    (of_names('vision_language_model.layers', 'frozen.layers'), 64),
     # A list of models, whose numbers are not those of layers.
-    (of_names('models.0.model.layers', 'models.1.model.layers', **{
-        f'models.{i}.model.embed_tokens.weight': (300, 64) for i in range(2)}), OF_TEXT),
-    # Only the tower is there.
-    (of_names('llm.visual.blocks', **{'llm.embed_tokens.weight': (300, 64)}), OF_TEXT),
-    # The embedding stands above both.
-    (of_names('llm.decoder.layers', 'visual.layers', **{'wte.weight': (300, 64)}), OF_TEXT),
-    # No width is given, by which one would fit better.
-    (of_names('a.layers', 'b.layers', **{'a.embed_tokens.weight': (300, 64)}), {}),
+    (of_names('models.0.model.layers', 'models.1.model.layers'), 64),
+    # A text encoder, and nothing else that is read.
+    (of_names('text_model.encoder.layer', 'audio_model.layers'), 64),
 ])
-def test_layers_that_could_be_a_tower_are_refused(shapes, settings):
-  with pytest.raises(InputError, match='ambiguous|read the vocabulary.*not recognized'):
-    layouts.find(shapes, settings)
+def test_layers_that_could_be_others_than_a_language_models_are_refused(shapes, width):
+  with pytest.raises(InputError, match='ambiguous|recognized as a language model'):
+    layouts.find(shapes, {'hidden_size': width, 'vocab_size': 300})
+
+
+def test_of_an_encoder_and_its_decoder_the_decoder_is_read():
+  shapes = of_names('model.encoder.layers', 'model.decoder.layers')
+  assert layouts.find(shapes, OF_TEXT).stack == 'model.decoder.layers'
 
 
 def test_norms_of_what_a_sublayer_writes_stand_behind_it():
