@@ -118,15 +118,22 @@ EMBEDDING = re.compile(r'(embed_tokens|tokens_embed|embed_in|wte|tok_embeddings|
                        r'|token_embd|transformer\.w)(\.\d+)?$')
 # What stands beside a language model. A stack with another name may be one.
 ASIDE = re.compile(r'''
-    (^|\.) (?![^.]*(language|text|llm|lm([._]|$)))
-    ([^.]*_)? (vision|visual|vit|image|img|video|audio|speech|acoustic|semantic|protein|codec
-               |tower|qformer|resampler|projector|connector|merger|aligner|vqmodel|vpm|apm|tts
-               |talker|token2wav|code2wav|head|mtp|medusa|eagle|draft|teacher) ([._]|$)
-    | (^|\.)v\.blk | cross_(attn|modal) | text_(encoder|backbone|branch) | text_model\.encoder
-    | ^text_model\.''', re.VERBOSE)
+    (^|\.) (?![^.]*(language|text|llm|lm([._]|$)|llama|qwen|gemma|mistral|gpt))
+    ([^.]*_)? (vision|visual|vit|image|img|video|clip|siglip|sam2?|audio|speech|sound|whisper|beats
+               |acoustic|semantic|perception|grounding|vae|codec|depth|depformer|protein|dna|esm
+               |tower|qformer|perceiver|abstractor|resampler|projector|connector|merger|aligner
+               |vqmodel|vpm|apm|tts|talker|token2wav|code2wav|head|mtp|medusa|eagle(?!_model\.)
+               |ea_layer|speculator|draft(er)?|teacher|ema|ref(erence)?|critic) ([._]|$)
+    | (^|\.)[av]\.blk | cross_(attn|modal) | resblocks | (?<![a-z])text_(encoder|backbone|branch)
+    | (^|\.)text(_model|\.model)?\.([^.]+\.)*encoder | ^text_model\.layers$''',
+                   re.VERBOSE | re.IGNORECASE)
+# What reads the states of an encoder.
+CROSS = re.compile(r'cross|encoder_attn|EncDec|inter_att')
+# What has a row for each token.
+TABLE = re.compile(r'emb|wte|wpe|shared|head|output|vocab|token|predictions', re.IGNORECASE)
 NOT_READ = re.compile(r'lora|adapter|conv|mamba|linear_attn|encoder_attn|cross|indexer|router'
                       r'|att(entio)?n\.experts|shared_transf')
-DRAFT = re.compile(r'eh_proj|enorm|hnorm|shared_head')
+DRAFT = re.compile(r'(^|\.)(eh_proj|enorm|hnorm|shared_head)([.:]|$)')
 
 # Later layers read the values of earlier ones, so that a layer has no heads of its own.
 SHARED_VALUES = ('num_kv_shared_layers',)

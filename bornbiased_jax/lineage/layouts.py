@@ -11,17 +11,12 @@ import re
 
 import numpy as np
 
-from bornbiased_jax.errors import InputError, show
 from bornbiased_jax.lineage import layout_names as names
-from bornbiased_jax.lineage import layout_shapes
+from bornbiased_jax.lineage import layout_shapes, layout_stacks
 from bornbiased_jax.lineage.layout_shapes import Sublayer
 
 UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
 _VOCABULARY = 'vocab_size', 'n_vocab'
-_NUMBERED = re.compile(r'((?:[^.]+\.)*?[^.]+)\.(\d{1,6})\.(.+)')
-_LONGEST_NAME = 1000
-_EXPERT = re.compile(r'(experts?)\.\d+\.')
-_APART = re.compile(r'(attentions|ffns|layer_norm[12])\.(\d+)')  # XLM's lists, one for each kind.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +60,14 @@ def find(shapes: Mapping[str, tuple[int, ...]], settings: Mapping) -> Layout:
   Raises:
     InputError: no stack of layers, or several, can be the language model's, or it is not read.
   """
-  settings, stacks = _flat(settings), _stacks(shapes)
+  settings, stacks = _flat(settings), layout_stacks.group(shapes)
   found: dict[str, tuple[int, tuple[Layer, ...]]] = {}
   for width in _widths(shapes, settings):
     for stack in [stack for stack in stacks if stack not in found]:
       read = _read_stack(stacks[stack], width, settings, shapes)
       if any(layer.units or layer.heads for layer in read):
         found[stack] = width, read
-  own = _of_language(stacks, found, shapes)
+  own = layout_stacks.choose(stacks, found, shapes)
   width, layers = found[own]
   kind = str(settings.get('model_type', ''))
   left_out = tuple(sorted(stack for stack in stacks if stack != own))
@@ -166,57 +161,12 @@ def _flat(settings):
   return flat
 
 
-def _stacks(shapes):
-  """stack → number of the layer → name within it → the tensors (of each expert) of that name."""
-  stacks = {}
-  for name in shapes:
-    plain = _APART.sub(r'layers.\2.\1', name.replace('/', '.'))
-    match = _NUMBERED.fullmatch(plain) if len(name) < _LONGEST_NAME else None
-    if match:
-      inner = re.sub(r'(\.linear)?\.(weight|kernel|scale)$', '', match[3])
-      inner = re.sub(r'(\.bias|_bias)$', ':bias', inner)
-      layer = stacks.setdefault(match[1], {}).setdefault(int(match[2]), {})
-      layer.setdefault(_EXPERT.sub(r'\1.*.', inner), []).append(name)
-  for layers in stacks.values():
-    for number in [i for i, layer in layers.items() if any(map(names.DRAFT.search, layer))]:
-      del layers[number]
-  return {stack: [layers[i] for i in sorted(layers)] for stack, layers in stacks.items()}
-
-
 def _widths(shapes, settings):
   """The width of the residual stream, or what it may be if config.json does not say."""
   given = layout_shapes.number(settings, names.WIDTHS)
   tables = [shape for name, shape in shapes.items() if len(shape) == 2 and names.EMBEDDING.search(
       re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.')))]
   return [given] if given else list(dict.fromkeys(width for _, width in sorted(tables)[::-1]))
-
-
-def _of_language(stacks, found, shapes):
-  """The only stack that can be a language model's. InputError if it is none, several, or unread.
-
-  Products share public towers, text encoders, teachers and draft heads. What is not known to be
-  one of these by its name may be the language model, whether or not its layers can be read.
-  """
-  likely = {stack for stack in stacks if not names.ASIDE.search(stack) and (
-      stack in found or _are_layers(stacks[stack], shapes))}
-  likely -= {stack for stack in likely if stack.replace('encoder', 'decoder') in likely - {stack}}
-  if len(likely) > 1:
-    raise InputError('ambiguous: the layers of the language model could be '
-                     f'{show(" or ".join(sorted(likely)))}')
-  is_list = any(re.search(r'\.\d+\.', sublayer.path)  # Of whole models, which have layers inside.
-                for stack in likely & found.keys() for layer in found[stack][1]
-                for sublayer in (*layer.units, *layer.heads))
-  if not likely or is_list or not likely <= found.keys():
-    raise InputError('no layers with an MLP or attention are recognized as a language model by '
-                     'names and shapes')
-  return likely.pop()
-
-
-def _are_layers(layers, shapes):
-  """Whether what has numbers are layers: several, of two matrices at least."""
-  return len(layers) > 1 and any(
-      sum(len(shapes[name]) > 1 for each in layer.values() for name in each) > 1
-      for layer in layers)
 
 
 def _is_centred(kind, stack, shapes, settings):

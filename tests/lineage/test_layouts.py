@@ -83,7 +83,7 @@ def unknown(stack):
 
 @pytest.mark.parametrize('aside', [
     'vision_tower.encoder.layers', 'model.visual.blocks', 'audio_encoder.layers', 'v.blk',
-    'qformer.encoder.layer', 'text_encoder.layers', 'teacher.llm.layers', 'llm.mtp_layers',
+    'Qformer.bert.encoder.layer', 'text_encoder.layers', 'teacher.llm.layers', 'llm.mtp_layers',
     'llm.vision_tower.layers', 'medusa_head', 'a_tower.language_model_head.layers'])
 def test_what_stands_beside_a_language_model_is_not_read(aside):
   """Also if it has a vocabulary of the same shape, as a frozen teacher, or the only one."""
@@ -112,6 +112,15 @@ def test_a_width_that_no_setting_gives_is_that_of_a_table():
     (of_names('text_encoder.layers', 'llm.layers'), 48),
     # Layers of vision and language, by their name.
     (of_names('vision_language_model.layers', 'frozen.layers'), 64),
+    # Far more weights than in what is read: flat, in a tower by its name, or in no stack.
+    *[(of_names('bert.layers', **{name: (10**5,)}), 64)
+      for name in ('llm.layers.0.flat', 'audio_decoder.layers.0.up', 'block0.up')],
+    # Empty, as after training in parts; or of norms that are named like those of a draft.
+    (of_names('bert.layers', **dict.fromkeys(unknown('llm.layers'), (0,))), 64),
+    (of_names('bert.layers', **{f'llm.layers.{i}.prenorm.weight': (64,) for i in range(2)},
+              **unknown('llm.layers')), 64),
+    # An encoder, and a decoder that does not read it.
+    (of_names('encoder.layers', 'decoder.layers'), 64),
     # A list of models, whose numbers are not those of layers.
     (of_names('models.0.model.layers', 'models.1.model.layers'), 64),
     # A text encoder, and nothing else that is read.
@@ -123,7 +132,8 @@ def test_layers_that_could_be_others_than_a_language_models_are_refused(shapes, 
 
 
 def test_of_an_encoder_and_its_decoder_the_decoder_is_read():
-  shapes = of_names('model.encoder.layers', 'model.decoder.layers')
+  shapes = of_names('model.encoder.layers', 'model.decoder.layers', **{
+      f'model.decoder.layers.{i}.encoder_attn.k_proj.weight': (64, 64) for i in range(2)})
   assert layouts.find(shapes, OF_TEXT).stack == 'model.decoder.layers'
 
 
