@@ -66,7 +66,7 @@ SETTINGS = {
     'mamba2': {'head_dim': 16, 'n_groups': 2},
     'moshi': {'audio_vocab_size': VOCABULARY},
     'phi4_multimodal_audio': {'ext_pw_out_channel': 32, 'nemo_conv_channels': 16,
-                              'depthwise_separable_out_channel': 32, 'num_blocks': 2},
+                              'depthwise_separable_out_channel': 32, 'num_blocks': 1},
     'qwen3_5_text': {'full_attention_interval': 2},
     'qwen3_5_moe_text': {'full_attention_interval': 2},
     'qwen3_next': {'full_attention_interval': 2},

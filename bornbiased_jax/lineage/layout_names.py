@@ -117,20 +117,24 @@ NORM_OF_STREAM = re.compile(r'openai-gpt|(pl)?bart|prophetnet|mvp|marian|trocr|x
 EMBEDDING = re.compile(r'(embed_tokens|tokens_embed|embed_in|wte|tok_embeddings|shared|embeddings?'
                        r'|token_embd|transformer\.w)(\.\d+)?$')
 # What stands beside a language model. A stack with another name may be one.
-ASIDE = re.compile(r'''
-    (^|\.) (?![^.]*(language|text|llm|lm([._]|$)|llama|qwen|gemma|mistral|gpt))
-    ([^.]*_)? (vision|visual|vit|image|img|video|clip|siglip|sam2?|audio|speech|sound|whisper|beats
-               |acoustic|semantic|perception|grounding|vae|codec|depth|depformer|protein|dna|esm
-               |tower|qformer|perceiver|abstractor|resampler|projector|connector|merger|aligner
-               |vqmodel|vpm|apm|tts|talker|token2wav|code2wav|head|mtp|medusa|eagle(?!_model\.)
-               |ea_layer|speculator|draft(er)?|teacher|ema|ref(erence)?|critic) ([._]|$)
-    | (^|\.)[av]\.blk | cross_(attn|modal) | resblocks | (?<![a-z])text_(encoder|backbone|branch)
-    | (^|\.)text(_model|\.model)?\.([^.]+\.)*encoder | ^text_model\.layers$''',
-                   re.VERBOSE | re.IGNORECASE)
+_PART = r'''(^|\.) (?![^.]*(language|text|llm|lm([._]|$)|llama|qwen|gemma|mistral|gpt)) ([^.]*_)?'''
+ASIDE = re.compile(_PART + r'''
+    (vision|visual|vit|image|img|video|clip|siglip|sam2?|audio|speech|sound|whisper|beats|acoustic
+    |semantic|perception|grounding|point|vae|codec|depth|depformer|protein|dna|chemberta|tower
+    |qformer|perceiver|abstractor|resampler|projector|connector|merger|aligner|vqmodel|vpm|apm|tts
+    |talker|token2wav|code2wav|prompt|caption|instruction|condition(ing|er)?|head|mtp|medusa
+    |eagle(?!_model\.)|ea_layer|speculator|draft(er)?|teacher|frozen|ema|ref(erence)?|critic)
+    ([._]|$)
+    | (^|\.)[av]\.blk | cross_(attn|attend|modal) | resblocks
+    | (?<![a-z])text_(encoder|backbone|branch) | (^|\.)text(_model|\.model)?\.([^.]+\.)*encoder
+    | ^text_model\.layers$''', re.VERBOSE | re.IGNORECASE)
+# Encoders of images, which can have more weights than the language model.
+VISION = re.compile(_PART + r'(vision|visual) ([._]|$)', re.VERBOSE | re.IGNORECASE)
 # What reads the states of an encoder.
 CROSS = re.compile(r'cross|encoder_attn|EncDec|inter_att')
 # What has a row for each token.
-TABLE = re.compile(r'emb|wte|wpe|shared|head|output|vocab|token|predictions', re.IGNORECASE)
+TABLE = re.compile(r'(emb|wte|wpe|shared|head|output|vocab|token|predictions)[^.]*(\.[^.]+){,2}$',
+                   re.IGNORECASE)
 NOT_READ = re.compile(r'lora|adapter|conv|mamba|linear_attn|encoder_attn|cross|indexer|router'
                       r'|att(entio)?n\.experts|shared_transf')
 DRAFT = re.compile(r'(^|\.)(eh_proj|enorm|hnorm|shared_head)([.:]|$)')

@@ -7,6 +7,8 @@ import numpy as np
 
 from bornbiased_jax.lineage import layout_names as names
 
+_LARGEST = 2**24  # No matrix of a layer has as many rows; a file may claim it.
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Role:
@@ -73,6 +75,7 @@ def number(settings: Mapping, keys: tuple[str, ...], default: int = 0) -> int:
 def match(layer: Mapping, shapes: Mapping) -> Iterable[tuple[str, str, dict]]:
   """Yields kind, path and the names of the tensors of each role, where a table's names fit."""
   used: set[str] = set()
+  convolutions = [name for name in layer if 'conv' in name]
   tables: list[tuple[str, tuple[str, ...], tuple[str | None, ...]]]
   tables = [('units', ('gate', 'up', 'down'), x) for x in names.UNITS]
   tables += [('heads', ('query', 'key', 'value', 'output'), x) for x in names.HEADS]
@@ -89,14 +92,14 @@ def match(layer: Mapping, shapes: Mapping) -> Iterable[tuple[str, str, dict]]:
       if (all(x in layer and (role == 'gain' or _is_matrix(shapes[layer[x][0]]))
               for role, x in keys.items()) and not used & set(keys.values())
           and not names.NOT_READ.search(path)
-          and not (attention and any(x.startswith(path) and 'conv' in x for x in layer if path))):
+          and not (attention and path and any(x.startswith(path) for x in convolutions))):
         used |= set(keys.values())
         yield kind, path.rstrip('.'), {role: layer[x] for role, x in keys.items()}
 
 
 def _is_matrix(shape):
   """Whether it is of a matrix, or of one for each expert."""
-  return 2 <= len(shape) <= 3 and 0 not in shape
+  return 2 <= len(shape) <= 3 and 0 not in shape and max(shape) < _LARGEST
 
 
 def is_flipped(shape: tuple[int, ...], writes: bool, width: int) -> bool | None:
@@ -117,6 +120,10 @@ class Builder:
     self.layer, self.width, self.settings = layer, width, settings
     self.shapes, self.votes = shapes, votes
     self.kind = str(settings.get('model_type', ''))
+    # Kernels of JAX are.
+    self.is_flipped = any(name.endswith('kernel') for each in layer.values() for name in each)
+    self.biases = {tuple(layer[key[:-5]]): tuple(each) for key, each in layer.items()
+                   if key.endswith(':bias') and key[:-5] in layer}
 
   def sublayer(self, kind: str, path: str, tensors: dict) -> Sublayer | None:
     """The sublayer of these tensors, or None if their shapes do not fit together."""
@@ -145,15 +152,11 @@ class Builder:
     """Whether the residual stream is the last axis."""
     flipped = is_flipped(shape, role in ('down', 'output'), self.width)
     if flipped is None:
-      own = any(name.endswith('kernel') for each in self.layer.values() for name in each)
-      flipped = self.votes.get(len(shape), {own}) == {True}  # JAX's kernels are.
+      flipped = self.votes.get(len(shape), {self.is_flipped}) == {True}
     return flipped == (role in ('down', 'output'))
 
   def _role(self, tensors, role, rows):
-    biases = ()
-    if role not in ('down', 'output'):
-      biases = tuple(name for key, each in self.layer.items() for name in each
-                     if key.endswith(':bias') and self.layer.get(key[:-5]) == list(tensors))
+    biases = self.biases.get(tuple(tensors), ()) if role not in ('down', 'output') else ()
     shape = self.shapes[tensors[0]]
     return Role(tuple(tensors), biases, rows, not self._is_last(shape, role), len(shape) == 3,
                 len(tensors) > 1)

@@ -14,9 +14,9 @@ from bornbiased_jax.lineage import layout_names as names
 Layer = dict[str, list[str]]
 Stacks = dict[str, list[Layer]]
 _NUMBERED = re.compile(r'((?:[^.]+\.)*?[^.]+)\.(\d{1,6})\.(.+)')
-_LONGEST_NAME = 1000
-_LARGEST_ASIDE = 2  # Encoders of images can have more weights than a small language model.
-_EXPERT = re.compile(r'(experts?)\.\d+\.')
+_LONGEST_NAME = 250
+_REST = 'what is in no stack, or in others'
+_EXPERT = re.compile(r'(experts?)\.(expert_)?\d+\.')
 _APART = re.compile(r'(attentions|ffns|layer_norm[12])\.(\d+)')  # XLM's lists, one for each kind.
 
 
@@ -27,7 +27,7 @@ def group(shapes: Mapping[str, tuple[int, ...]]) -> Stacks:
     plain = _APART.sub(r'layers.\2.\1', name.replace('/', '.'))
     match = _NUMBERED.fullmatch(plain) if len(name) < _LONGEST_NAME else None
     if match:
-      inner = re.sub(r'(\.linear)?\.(weight|kernel|scale)$', '', match[3])
+      inner = re.sub(r'(\.linear|\.base_layer)?\.(weight|kernel|scale)$', '', match[3])
       inner = re.sub(r'(\.bias|_bias)$', ':bias', inner)
       layer = stacks.setdefault(match[1], {}).setdefault(int(match[2]), {})
       layer.setdefault(_EXPERT.sub(r'\1.*.', inner), []).append(name)
@@ -42,7 +42,7 @@ def choose(stacks: Stacks, found: Mapping, shapes: Mapping[str, tuple[int, ...]]
 
   Products share public towers, text encoders, teachers and draft heads. What is not known to be
   one of these by its name may be the language model, whether or not its layers can be read; and
-  so may be what has far more weights.
+  so may be what has more weights.
 
   Args:
     stacks: of `group`.
@@ -54,21 +54,20 @@ def choose(stacks: Stacks, found: Mapping, shapes: Mapping[str, tuple[int, ...]]
   """
   likely = {stack for stack in stacks if not names.ASIDE.search(stack) and (
       stack in found or _are_layers(stacks[stack], shapes))}
-  likely -= {stack for stack in likely if _has_decoder(stack, stacks)}
+  likely -= _encoders(likely, stacks)
   if len(likely) > 1:
     raise InputError('ambiguous: the layers of the language model could be '
                      f'{show(" or ".join(sorted(likely)))}')
-  is_list = any(re.search(r'\.\d+\.', sublayer.path)  # Of whole models, which have layers inside.
+  is_list = any(re.search(r'(^|\.)\d+\.', sublayer.path)  # Of models, which have layers inside.
                 for stack in likely & found.keys() for layer in found[stack][1]
                 for sublayer in (*layer.units, *layer.heads))
   if not likely or is_list or not likely <= found.keys():
     raise InputError('no layers with an MLP or attention are recognized as a language model by '
                      'names and shapes')
   own = likely.pop()
-  sizes = _sizes(stacks, shapes)
-  if _LARGEST_ASIDE * sizes[own] < max(sizes.values()):
-    raise InputError(f'ambiguous: {show(max(sizes, key=sizes.get))} has far more weights than '
-                     f'{show(own)}, the language model by its name')
+  if larger := _larger(own, stacks, shapes):
+    raise InputError(f'ambiguous: {show(larger)} has more weights than {show(own)}, the language '
+                     'model by its name')
   return own
 
 
@@ -79,17 +78,27 @@ def _are_layers(layers, shapes):
           for each in layer.values() for name in each) > 1 for layer in layers)
 
 
-def _has_decoder(stack, stacks):
-  """Whether a stack is an encoder whose states another one reads, named as its decoder."""
-  decoder = stack.replace('encoder', 'decoder')
-  return decoder != stack and any(
-      names.CROSS.search(name) for layer in stacks.get(decoder, ()) for name in layer)
+def _encoders(likely, stacks):
+  """Those whose states a decoder of the same name reads."""
+  reads = {stack for stack in likely if any(
+      names.CROSS.search(name) for layer in stacks[stack] for name in layer)}
+  return {stack for stack in likely if stack.replace('encoder', 'decoder') in reads - {stack}}
 
 
-def _sizes(stacks, shapes):
-  """The number of weights of each stack, and of what is in none and no table of a vocabulary."""
-  parts = {stack: [name for layer in layers for each in layer.values() for name in each]
-           for stack, layers in stacks.items()}
-  rest = shapes.keys() - {name for each in parts.values() for name in each}
-  parts['what is in no stack'] = [name for name in rest if not names.TABLE.search(name)]
-  return {stack: sum(math.prod(shapes[name]) for name in each) for stack, each in parts.items()}
+def _larger(own, stacks, shapes):
+  """What has more weights than a stack, if anything has.
+
+  An encoder of images may, and the stack's own encoder; tables of tokens do not count.
+  """
+  outside, sizes = dict(shapes), {own: 0, _REST: 0}
+  for stack, layers in stacks.items():
+    tensors = [name for layer in layers for each in layer.values() for name in each]
+    size = sum(math.prod(outside.pop(name)) for name in tensors)
+    part = stack if stack == own or names.ASIDE.search(stack) else _REST
+    may_be_larger = names.VISION.search(stack) or stack.replace('encoder', 'decoder') == own
+    if stack == own or not may_be_larger:
+      sizes[part] = sizes.get(part, 0) + size
+  sizes[_REST] += sum(math.prod(shape) for name, shape in outside.items()
+                      if not names.TABLE.search(name) and not names.VISION.search(name))
+  largest = max(sizes, key=sizes.get)
+  return largest if sizes[largest] > sizes[own] else None

@@ -17,6 +17,7 @@ from bornbiased_jax.lineage.layout_shapes import Sublayer
 
 UNITS, VALUES = ('gate', 'up', 'down'), ('value', 'output')
 _VOCABULARY = 'vocab_size', 'n_vocab'
+_WIDTHS = 8  # As many tables are tried if config.json does not say how wide the stream is.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _widths(shapes, settings):
   given = layout_shapes.number(settings, names.WIDTHS)
   tables = [shape for name, shape in shapes.items() if len(shape) == 2 and names.EMBEDDING.search(
       re.sub(r'\.(weight|kernel|embedding)$', '', name.replace('/', '.')))]
-  return [given] if given else list(dict.fromkeys(width for _, width in sorted(tables)[::-1]))
+  return [given] if given else list(dict.fromkeys(x for _, x in sorted(tables)[::-1]))[:_WIDTHS]
 
 
 def _is_centred(kind, stack, shapes, settings):

@@ -87,9 +87,10 @@ def unknown(stack):
     'llm.vision_tower.layers', 'medusa_head', 'a_tower.language_model_head.layers'])
 def test_what_stands_beside_a_language_model_is_not_read(aside):
   """Also if it has a vocabulary of the same shape, as a frozen teacher, or the only one."""
+  layers = 3 if 'visi' in aside or 'visual' in aside else 2
   for tables in [('llm',), ('x', 'llm'), ('x',), ()]:
     own = {f'{x}.wte.weight'.replace('x', aside, 1): (300, 64) for x in tables}
-    shapes = of_names('llm.layers', aside, **own)
+    shapes = of_names('llm.layers', **of_names(aside, layers=layers), **own)
     for names in sorted(shapes), sorted(shapes, reverse=True):
       layout = layouts.find({name: shapes[name] for name in names}, {'text_config': OF_TEXT})
       assert (layout.stack, layout.left_out) == ('llm.layers', (aside,))
@@ -111,10 +112,16 @@ def test_a_width_that_no_setting_gives_is_that_of_a_table():
     (of_names('a.layers', 'b.layers', **{'b.embed_tokens.weight': (300, 64)}), 0),
     (of_names('text_encoder.layers', 'llm.layers'), 48),
     # Layers of vision and language, by their name.
-    (of_names('vision_language_model.layers', 'frozen.layers'), 64),
-    # Far more weights than in what is read: flat, in a tower by its name, or in no stack.
+    (of_names('vision_language_model.layers', 'other.layers'), 64),
+    # More weights than in what is read: flat, in a tower by its name, or in no stack.
     *[(of_names('bert.layers', **{name: (10**5,)}), 64)
-      for name in ('llm.layers.0.flat', 'audio_decoder.layers.0.up', 'block0.up')],
+      for name in ('llm.layers.0.flat', 'audio_decoder.layers.0.up', 'token_mixer.block0.x.up')],
+    # Such also in lists of one kind each, none of which is larger.
+    (of_names('bert.layers', **{f'llm.{x}.0.up': (2**14,) for x in 'abc'}), 64),
+    # A file that claims more rows than fit into memory.
+    ({f'llm.layers.0.{x}_proj.weight': (2**50, 64)[::y] for x, y in (('up', 1), ('down', -1))}, 64),
+    # Stages, which are lists of layers.
+    (of_names('blocks.0', 'blocks.1'), 64),
     # Empty, as after training in parts; or of norms that are named like those of a draft.
     (of_names('bert.layers', **dict.fromkeys(unknown('llm.layers'), (0,))), 64),
     (of_names('bert.layers', **{f'llm.layers.{i}.prenorm.weight': (64,) for i in range(2)},
