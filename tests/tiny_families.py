@@ -67,6 +67,7 @@ SETTINGS = {
     'moshi': {'audio_vocab_size': VOCABULARY},
     'phi4_multimodal_audio': {'ext_pw_out_channel': 32, 'nemo_conv_channels': 16,
                               'depthwise_separable_out_channel': 32, 'num_blocks': 1},
+    'phi4_multimodal_vision': {'intermediate_size': 32},
     'qwen3_5_text': {'full_attention_interval': 2},
     'qwen3_5_moe_text': {'full_attention_interval': 2},
     'qwen3_next': {'full_attention_interval': 2},
