@@ -3,7 +3,8 @@
 Data flow one way. `storage.open` says which model a name means; its signature holds all that
 tests read of it; tests compare two signatures; the verdict combines the tests.
 
-- `.layouts`, `.layout_names`, `.layout_shapes`: where units and heads lie among tensors, by name
+- `.layouts`, `.layout_names`, `.layout_shapes`, `.layout_stacks`: where units and heads lie among
+  tensors, by name
 - `.evidence`: hidden features, hidden states and tensors of a model, and the signature of all
 - `.comparison`: the tests of two signatures; `.comparison.every_test` lists them
 - `.thresholds`: every level at which a test or a verdict turns
