@@ -56,8 +56,9 @@ def choose(stacks: Stacks, found: Mapping, shapes: Mapping[str, tuple[int, ...]]
       stack in found or _are_layers(stacks[stack], shapes))}
   likely -= _encoders(likely, stacks)
   if len(likely) > 1:
-    raise InputError('ambiguous: the layers of the language model could be '
-                     f'{show(" or ".join(sorted(likely)))}')
+    shown = ', '.join(map(show, sorted(likely)[:3]))
+    raise InputError(f'ambiguous: each of these may be the language model: {shown}; copy the '
+                     'folder without the tensors of the others')
   is_list = any(re.search(r'(^|\.)\d+\.', sublayer.path)  # Of models, which have layers inside.
                 for stack in likely & found.keys() for layer in found[stack][1]
                 for sublayer in (*layer.units, *layer.heads))
