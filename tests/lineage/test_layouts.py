@@ -98,7 +98,7 @@ def test_what_stands_beside_a_language_model_is_not_read(aside):
 
 def test_a_width_that_no_setting_gives_is_that_of_a_table():
   shapes = of_names('llm.layers', 'vision.layers', **{
-      'vision.embeddings.weight': (9, 32), 'llm.wte.weight': (320, 64)})
+      'vision.embeddings.weight': (9, 128), 'llm.wte.weight': (320, 64)})
   assert layouts.find(shapes, {'text_config': {'model_type': 'llama'}}).width == 64
 
 
@@ -139,9 +139,22 @@ def test_layers_that_could_be_others_than_a_language_models_are_refused(shapes, 
 
 
 def test_of_an_encoder_and_its_decoder_the_decoder_is_read():
-  shapes = of_names('model.encoder.layers', 'model.decoder.layers', **{
+  encoder = of_names('model.encoder.layers', layers=9)  # It has more weights.
+  shapes = of_names('model.decoder.layers', **encoder, **{
       f'model.decoder.layers.{i}.encoder_attn.k_proj.weight': (64, 64) for i in range(2)})
   assert layouts.find(shapes, OF_TEXT).stack == 'model.decoder.layers'
+
+
+@pytest.mark.parametrize('within', ['up_proj.base_layer', 'experts.expert_0.up_proj'])
+def test_adapters_and_experts_have_names_of_their_own_within_a_layer(within):
+  shapes = {name.replace('up_proj', within).replace('down_proj', within.replace('up', 'down')): x
+            for name, x in of_names('model.layers', **{'extra.0.a': (9, 9), 'extra.0.b': (9, 9)}
+                                    ).items()}
+  shapes |= {name.replace('expert_0', 'expert_1'): x for name, x in shapes.items()}
+  shapes['model.layers.0.prenorm.weight'] = (64,)  # No norm of a draft (enorm).
+  layout = layouts.find(shapes, {'hidden_size': 64})
+  assert [len(layer.units) for layer in layout.layers] == [1, 1]
+  assert layout.left_out == ('extra',)
 
 
 def test_norms_of_what_a_sublayer_writes_stand_behind_it():
