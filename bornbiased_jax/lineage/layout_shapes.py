@@ -120,8 +120,7 @@ class Builder:
     self.layer, self.width, self.settings = layer, width, settings
     self.shapes, self.votes = shapes, votes
     self.kind = str(settings.get('model_type', ''))
-    # Kernels of JAX are.
-    self.is_flipped = any(name.endswith('kernel') for each in layer.values() for name in each)
+    self.has_kernels = any(name.endswith('kernel') for each in layer.values() for name in each)
     self.biases = {tuple(layer[key[:-5]]): tuple(each) for key, each in layer.items()
                    if key.endswith(':bias') and key[:-5] in layer}
 
@@ -152,7 +151,7 @@ class Builder:
     """Whether the residual stream is the last axis."""
     flipped = is_flipped(shape, role in ('down', 'output'), self.width)
     if flipped is None:
-      flipped = self.votes.get(len(shape), {self.is_flipped}) == {True}
+      flipped = self.votes.get(len(shape), {self.has_kernels}) == {True}  # JAX's are.
     return flipped == (role in ('down', 'output'))
 
   def _role(self, tensors, role, rows):

@@ -3,6 +3,7 @@
 A stack is what has one name before the numbers of its layers, such as `model.layers`.
 """
 
+import collections
 from collections.abc import Mapping
 import math
 import re
@@ -59,13 +60,13 @@ def choose(stacks: Stacks, found: Mapping, shapes: Mapping[str, tuple[int, ...]]
     shown = ', '.join(map(show, sorted(likely)[:3]))
     raise InputError(f'ambiguous: each of these may be the language model: {shown}; copy the '
                      'folder without the tensors of the others')
+  own = min(likely, default='')
+  layers = found[own][1] if own in found else ()
   is_list = any(re.search(r'(^|\.)\d+\.', sublayer.path)  # Of models, which have layers inside.
-                for stack in likely & found.keys() for layer in found[stack][1]
-                for sublayer in (*layer.units, *layer.heads))
-  if not likely or is_list or not likely <= found.keys():
+                for layer in layers for sublayer in (*layer.units, *layer.heads))
+  if not layers or is_list:
     raise InputError('no layers with an MLP or attention are recognized as a language model by '
                      'names and shapes')
-  own = likely.pop()
   if larger := _larger(own, stacks, shapes):
     raise InputError(f'ambiguous: {show(larger)} has more weights than {show(own)}, the language '
                      'model by its name')
@@ -91,15 +92,15 @@ def _larger(own, stacks, shapes):
 
   An encoder of images may, and the stack's own encoder; tables of tokens do not count.
   """
-  outside, sizes = dict(shapes), {own: 0, _REST: 0}
+  outside, sizes = dict(shapes), collections.Counter()
   for stack, layers in stacks.items():
-    tensors = [name for layer in layers for each in layer.values() for name in each]
-    size = sum(math.prod(outside.pop(name)) for name in tensors)
-    part = stack if stack == own or names.ASIDE.search(stack) else _REST
-    may_be_larger = names.VISION.search(stack) or stack.replace('encoder', 'decoder') == own
-    if stack == own or not may_be_larger:
-      sizes[part] = sizes.get(part, 0) + size
+    size = sum(math.prod(outside.pop(name))
+               for layer in layers for each in layer.values() for name in each)
+    if stack == own:
+      sizes[own] += size
+    elif not names.VISION.search(stack) and stack.replace('encoder', 'decoder') != own:
+      sizes[stack if names.ASIDE.search(stack) else _REST] += size
   sizes[_REST] += sum(math.prod(shape) for name, shape in outside.items()
                       if not names.TABLE.search(name) and not names.VISION.search(name))
-  largest = max(sizes, key=sizes.get)
-  return largest if sizes[largest] > sizes[own] else None
+  [(largest, most)] = sizes.most_common(1)
+  return largest if most > sizes[own] else None
