@@ -23,7 +23,7 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 import numpy as np
-from scipy.optimize import isotonic_regression
+import scipy
 
 from bornbiased_jax.files import write_atomically
 
@@ -113,7 +113,7 @@ def label_lines(ax: Axes) -> None:
   gap = 11 / 72 * ax.figure.dpi / ax.get_window_extent().height
   order = np.argsort(ends)
   least = gap * np.arange(len(order))
-  nearest = isotonic_regression(np.array(ends)[order] - least).x
+  nearest = scipy.optimize.isotonic_regression(np.array(ends)[order] - least).x
   place = least + np.clip(nearest, 0, max(0, 1 - least[-1]))
   for y, line in zip(place, np.array(lines, object)[order], strict=True):
     ax.annotate(line.get_label(), (1.02, y), xycoords='axes fraction', va='center',

@@ -26,7 +26,7 @@ FEW = ('--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_cou
        '--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true')
 COUNT = '--xla_force_host_platform_device_count'
 # From this size of a process on programs are freed.
-MOST_KIB = 3_000_000
+MOST_KIB = 8_000_000
 # Two files of this name would be one module to the search for doctests.
 collect_ignore_glob = ['*conftest.py']
 

@@ -20,7 +20,7 @@ from bornbiased_jax.analysis.probes import Probe
 from bornbiased_jax.analysis.statistics import Statistic
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, check_count, check_kind, unlike
-from bornbiased_jax.models.initialization import as_seed, check_params, draw_params
+from bornbiased_jax.models.initialization import as_seed, check_params, init_params
 from bornbiased_jax.models.transformer import read
 
 
@@ -39,7 +39,7 @@ def transformer(config: ModelConfig, embedding_seed: int | None = None) -> Ensem
 # One ensemble for equal arguments, so that what draws and reads its networks is compiled once.
 @functools.cache
 def _transformer(config, embedding_seed):
-  return Ensemble(config, lambda seed: draw_params(config, seed, embedding_seed),
+  return Ensemble(config, lambda seed: init_params(config, seed, embedding_seed),
                   functools.partial(read, config))
 
 

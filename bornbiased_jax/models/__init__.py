@@ -17,13 +17,13 @@
 """
 
 from bornbiased_jax.models.flops import forward_flops
-from bornbiased_jax.models.initialization import draw_params, init_params
+from bornbiased_jax.models.initialization import init_params
 from bornbiased_jax.models.loss import next_token_loss, strided_loss, token_losses
 from bornbiased_jax.models.sampling import sample
 from bornbiased_jax.models.sharding import make_mesh
 from bornbiased_jax.models.transformer import READS, Transformer, head_of, read
 
 __all__ = (
-    'forward_flops', 'draw_params', 'init_params', 'next_token_loss', 'strided_loss',
+    'forward_flops', 'init_params', 'next_token_loss', 'strided_loss',
     'token_losses', 'sample', 'make_mesh', 'READS', 'Transformer', 'head_of', 'read',
 )

@@ -88,8 +88,9 @@ def stream_key(purpose: str, seed: Seed) -> jax.Array:
   return jax.random.fold_in(make_key(zlib.crc32(purpose.encode())), as_seed(seed))
 
 
-def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = None) -> dict:
-  """`init_params` for use inside jit, vmap or lax.map, where seeds may be traced."""
+# Traced once for all that draw: a network alone, in an ensemble, or to be trained.
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(config, seed, embedding_seed=None):
   # Parameters have the same shapes for every input, so that the smallest will do.
   tokens_BT = jnp.zeros((1, 1), jnp.int32)
   init = lambda seed: Transformer(config).init(stream_key('network', seed), tokens_BT)['params']
@@ -105,8 +106,8 @@ def draw_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
 
 @functools.cache
 def param_shapes(config: ModelConfig) -> dict:
-  """The tree of `init_params` as jax.ShapeDtypeStruct, traced once; to be left as it is."""
-  return jax.eval_shape(lambda: draw_params(config, as_seed(0)))
+  """The tree of `init_params` as jax.ShapeDtypeStruct; to be left as it is."""
+  return _draw.eval_shape(config, as_seed(0))
 
 
 def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -150,9 +151,6 @@ def mean_activation(config: ModelConfig) -> float:
   return float(np.average(np.asarray(f_G, np.float64), weights=weight_G))
 
 
-_draw_jitted = jax.jit(draw_params, static_argnums=0)
-
-
 def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = None) -> dict:
   """The parameters of the random network with this seed (appendix B.1).
 
@@ -187,4 +185,4 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
   """
   if embedding_seed is not None:
     embedding_seed = as_seed(embedding_seed)
-  return _draw_jitted(config, as_seed(seed), embedding_seed)
+  return _draw(config, as_seed(seed), embedding_seed)

@@ -231,6 +231,8 @@ class Transformer(nn.Module):
 
   def _run_blocks(self, x_BTD, reads, last_only):
     """The residual stream after all blocks, and the intermediates in `reads` by layer."""
+    if self.is_initializing():  # The parameters are made in `setup`; nobody reads what comes out.
+      return x_BTD, {}
     block = Block(self.config, self.attend, parent=None)
     # What the layers differ in, so that one program computes them all.
     layers = self.blocks, attention.windows(self.config)

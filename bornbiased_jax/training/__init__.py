@@ -21,7 +21,7 @@ of several seeds at once, with an optimizer of one's own:
 ...       lambda params: models.next_token_loss(config, params, ids_BT))(state[0])
 ...   updates, memory = optimizer.update(gradient, state[1])
 ...   return (optax.apply_updates(state[0], updates), memory), loss
->>> networks = jax.jit(jax.vmap(functools.partial(models.draw_params, config)))(np.arange(2))
+>>> networks = jax.jit(jax.vmap(functools.partial(models.init_params, config)))(np.arange(2))
 >>> states = networks, jax.jit(jax.vmap(optimizer.init))(networks)
 >>> step_all = jax.jit(jax.vmap(step, in_axes=(0, None)))
 >>> for i in range(3):

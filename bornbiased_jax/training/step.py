@@ -14,7 +14,7 @@ from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.configs.model import BASE_WIDTH
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import attention, sharding
-from bornbiased_jax.models.initialization import Seed, draw_params, stream_key
+from bornbiased_jax.models.initialization import Seed, init_params, stream_key
 from bornbiased_jax.models.loss import balanced_loss
 from bornbiased_jax.training.adapters import restrict
 from bornbiased_jax.training.recipe import Recipe
@@ -93,7 +93,7 @@ def mup_rates(config: ModelConfig) -> optax.GradientTransformation:
 
 def init_state(config: ModelConfig, recipe: Recipe, seed: Seed) -> TrainState:
   """The state before the first step of the network that `seed` is."""
-  return start_from(config, recipe, draw_params(config, seed), seed)
+  return start_from(config, recipe, init_params(config, seed), seed)
 
 
 def start_from(config: ModelConfig, recipe: Recipe, params: dict, seed: Seed = 0) -> TrainState:

@@ -19,7 +19,7 @@ from bornbiased_jax import configs, data
 from bornbiased_jax.analysis import probes
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import initialization
-from bornbiased_jax.models.initialization import draw_params, init_params, stream_key
+from bornbiased_jax.models.initialization import init_params, stream_key
 
 TINY = configs.get('tiny_gpt2')
 # This network has every leaf that a network can have.
@@ -172,7 +172,7 @@ def in_blocks(shapes):
 
 
 def shapes(config):
-  params = jax.eval_shape(functools.partial(draw_params, config), 0)
+  params = jax.eval_shape(functools.partial(init_params, config), 0)
   flat, _ = jax.tree_util.tree_flatten_with_path(params)
   return {'/'.join(key.key for key in path): leaf.shape for path, leaf in flat}
 
@@ -207,7 +207,7 @@ def test_in_ensembles():
   """Embeddings are normal and matrices orthogonal, so that each kind of draw is compared."""
   other = network(ORTHOGONAL, EMBEDDING_SEED)
   mixed = [with_embeddings_of(network(ORTHOGONAL, int(seed)), other) for seed in SEEDS]
-  draw = functools.partial(draw_params, ORTHOGONAL, embedding_seed=EMBEDDING_SEED)
+  draw = functools.partial(init_params, ORTHOGONAL, embedding_seed=EMBEDDING_SEED)
   # Two batches, one after the other.
   assert_ensemble(jax.jit(functools.partial(jax.lax.map, draw, batch_size=3))(SEEDS), mixed)
 
@@ -217,7 +217,7 @@ def test_spread_over_devices():
   assert jax.device_count() > 1
   spread = PartitionSpec('seed')
   seeds = np.resize(SEEDS, 2 * jax.device_count())
-  draw = jax.vmap(functools.partial(draw_params, SPREAD))
+  draw = jax.vmap(functools.partial(init_params, SPREAD))
   draw = jax.shard_map(draw, mesh=mesh('seed'), in_specs=spread, out_specs=spread, check_vma=False)
   assert_ensemble(jax.jit(draw)(seeds), [network(SPREAD, int(seed)) for seed in seeds])
 
@@ -232,7 +232,7 @@ def test_with_its_leaves_split_over_devices():
     spec = PartitionSpec(*axes) if leaf.shape[-1] >= 16 else PartitionSpec()
     return NamedSharding(mesh('part'), spec)
 
-  draw = functools.partial(draw_params, FEW)
+  draw = functools.partial(init_params, FEW)
   params = jax.jit(draw, out_shardings=jax.tree.map(split, jax.eval_shape(draw, 0)))(42)
   shard = params['blocks']['up']['kernel'].addressable_shards[0]
   assert shard.data.shape == (2, 32, 48 // jax.device_count())
@@ -288,7 +288,7 @@ def test_networks_and_probes_share_no_key(monkeypatch):
 
   monkeypatch.setattr(initialization, 'stream_key', record)
   monkeypatch.setattr(probes, 'stream_key', record)
-  jax.eval_shape(lambda: draw_params(TINY, 42))
+  jax.eval_shape(lambda: initialization._draw.__wrapped__(TINY, 42))
   assert set(asked) == {('network', 42)}
   asked.clear()
   text = data.from_ids(np.arange(9), 'text')

@@ -102,7 +102,7 @@ def test_a_change_of_settings_is_noticed(config, name, value):
     with pytest.raises(InputError, match=f'^{name}={value} .* must be {default},'):
       stream_key('network', 0)
     if config is flax.config:  # JAX knows nothing of it, and would run what is compiled already.
-      initialization._draw_jitted.clear_cache()
+      initialization._draw.clear_cache()
     assert_refused(digests(), name)
   finally:
     config.update(name, default)
