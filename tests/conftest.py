@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -25,8 +24,6 @@ import pytest
 FEW = ('--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 '
        '--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true')
 COUNT = '--xla_force_host_platform_device_count'
-# From this size of a process on programs are freed.
-MOST_KIB = 8_000_000
 # Two files of this name would be one module to the search for doctests.
 collect_ignore_glob = ['*conftest.py']
 
@@ -92,11 +89,14 @@ def small_product():
 
 @pytest.fixture(autouse=True, scope='module')
 def free_programs():
-  """Compiled programs are kept for ever. Those of thousands of tests would need many gigabytes."""
+  """Compiled programs are kept for ever, until all workers together have half of the memory.
+
+  Those of all tests need about five gigabytes. What is freed and needed again is compiled again.
+  """
   yield
-  status = pathlib.Path('/proc/self/status')
-  resident = re.search(r'VmRSS:\s*(\d+)', status.read_text()) if status.exists() else None
-  if resident and int(resident[1]) > MOST_KIB and 'jax' in sys.modules:
+  statm, workers = pathlib.Path('/proc/self/statm'), os.environ.get('PYTEST_XDIST_WORKER_COUNT', 1)
+  pages = int(statm.read_text().split()[1]) if statm.exists() else 0
+  if 2 * pages * int(workers) > os.sysconf('SC_PHYS_PAGES') and 'jax' in sys.modules:
     sys.modules['jax'].clear_caches()
     gc.collect()
 

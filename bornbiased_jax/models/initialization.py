@@ -165,7 +165,7 @@ def init_params(config: ModelConfig, seed: Seed, embedding_seed: Seed | None = N
 
   Args:
     config: the architecture.
-    seed: whole number in [0, 2^32).
+    seed: whole number in [0, 2^32); under jit, vmap or lax.map it may be traced.
     embedding_seed: another seed, from which the embeddings and the LM head are taken
       (appendix B.2). Networks that share it give token ids the same meaning, so that
       their preferred tokens can be compared. None means `seed`.
