@@ -58,11 +58,10 @@ def few_networks_of_theory():
 def less():
   """An adversary trains nothing, layers are narrower, and fewer units and blocks are compared.
 
-  What is drawn may overlap and is coarse, as most of a figure's time goes into layout and pixels.
+  What is drawn may overlap, as half of the time of a figure goes into its layout.
   """
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(plotting._STYLE, 'figure.constrained_layout.use', False)
-    patch.setitem(plotting._STYLE, 'figure.dpi', 40)
     patch.setitem(sys.modules, 'tensorboardX', None)  # As if not installed, since it imports torch.
     patch.setattr(related_networks, 'trained', lambda config, seed, loss: init_params(config, seed))
     patch.setattr(activation, 'GELU_WIDTH', 512)
