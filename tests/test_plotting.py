@@ -76,3 +76,17 @@ def test_a_loss_curve_averages_hundredths_and_shows_validation_as_dots(ax):
   np.testing.assert_allclose(curve.get_ydata(), np.arange(2, 301, 3))
   assert (list(dots.get_xdata()), list(dots.get_ydata())) == ([100], [7.0])
   assert dots.get_linestyle() == 'None' and dots.get_color() == curve.get_color()
+
+
+def test_labels_at_the_ends_of_lines_keep_apart_and_near(ax):
+  heights = [0.50, 0.51, 0.9, 0.1]
+  for i, y in enumerate(heights):
+    ax.plot([0, 1], [0, y], label=f'line {i}')
+  ax.set_ylim(0, 1)
+  plotting.label_lines(ax)
+  place = {text.get_text(): text.xy[1] for text in ax.texts}
+  ends = np.array([place[f'line {i}'] for i in range(4)])
+  gap = 11 / 72 * ax.figure.dpi / ax.get_window_extent().height
+  np.testing.assert_allclose(ends[2:], heights[2:], atol=1e-6)  # Nobody is near these two.
+  np.testing.assert_allclose(ends[1] - ends[0], gap)
+  np.testing.assert_allclose(ends[:2].mean(), 0.505)
