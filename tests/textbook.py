@@ -11,7 +11,7 @@ from scipy import special
 
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.models import transformer
-from bornbiased_jax.models.initialization import init_params
+from bornbiased_jax.models.initialization import param_shapes
 from bornbiased_jax.models.transformer import READS
 
 # Epsilon and theta are far from their defaults, so that the tests notice wrong ones.
@@ -70,8 +70,7 @@ def random_params(config):
       noise *= 0.3
     return (noise + (name == 'scale')).astype(np.float32)
 
-  shapes = jax.eval_shape(functools.partial(init_params, config), 0)
-  return jax.tree_util.tree_map_with_path(draw, shapes)
+  return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 
 def random_tokens(config):

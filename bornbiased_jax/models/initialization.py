@@ -90,7 +90,7 @@ def stream_key(purpose: str, seed: Seed) -> jax.Array:
 
 # Traced once for all that draw: a network alone, in an ensemble, or to be trained.
 @functools.partial(jax.jit, static_argnums=0)
-def _draw(config, seed, embedding_seed=None):
+def _draw(config, seed, embedding_seed):
   # Parameters have the same shapes for every input, so that the smallest will do.
   tokens_BT = jnp.zeros((1, 1), jnp.int32)
   init = lambda seed: Transformer(config).init(stream_key('network', seed), tokens_BT)['params']
@@ -107,7 +107,7 @@ def _draw(config, seed, embedding_seed=None):
 @functools.cache
 def param_shapes(config: ModelConfig) -> dict:
   """The tree of `init_params` as jax.ShapeDtypeStruct; to be left as it is."""
-  return _draw.eval_shape(config, as_seed(0))
+  return _draw.eval_shape(config, as_seed(0), None)
 
 
 def leaf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

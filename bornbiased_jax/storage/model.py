@@ -29,7 +29,7 @@ from bornbiased_jax import configs
 from bornbiased_jax.configs import ModelConfig
 from bornbiased_jax.errors import InputError, unlike
 from bornbiased_jax.files import local, nearest, path_of, read_json
-from bornbiased_jax.models.initialization import as_seed, check_params, init_params
+from bornbiased_jax.models.initialization import as_seed, check_params, init_params, param_shapes
 from bornbiased_jax.models.sharding import shardings
 from bornbiased_jax.storage import architectures, checkpoint, hub, huggingface
 from bornbiased_jax.storage.digests import digest
@@ -106,9 +106,9 @@ class Model:
       return self._whole.load(mesh)
     if mesh is None:
       return self.config, init_params(self.config, self.number)
-    draw, seed = functools.partial(init_params, self.config), as_seed(self.number)
-    drawn = jax.jit(draw, out_shardings=shardings(mesh, jax.eval_shape(draw, seed)))(seed)
-    return self.config, drawn
+    places = shardings(mesh, param_shapes(self.config))
+    draw = jax.jit(functools.partial(init_params, self.config), out_shardings=places)
+    return self.config, draw(as_seed(self.number))
 
   def layers(self) -> Layers:
     """The model read layer by layer, if it has `files`; raises InputError as `load` does."""

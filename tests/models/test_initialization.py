@@ -288,7 +288,7 @@ def test_networks_and_probes_share_no_key(monkeypatch):
 
   monkeypatch.setattr(initialization, 'stream_key', record)
   monkeypatch.setattr(probes, 'stream_key', record)
-  jax.eval_shape(lambda: initialization._draw.__wrapped__(TINY, 42))
+  jax.eval_shape(lambda: initialization._draw.__wrapped__(TINY, 42, None))
   assert set(asked) == {('network', 42)}
   asked.clear()
   text = data.from_ids(np.arange(9), 'text')
