@@ -19,6 +19,7 @@ from bornbiased_jax.models import init_params, sharding
 from experiments import activation, scaling
 from experiments.adversary import related_networks
 from experiments.shared import measurements, session
+import experiments.spectra.__main__ as spectra
 import programs
 
 # Of the activation's cells, what is compared with theory, once for each.
@@ -56,7 +57,7 @@ def few_networks_of_theory():
 
 @pytest.fixture(autouse=True, scope='module')
 def less():
-  """An adversary trains nothing, layers are narrower, and fewer units and blocks are compared.
+  """An adversary trains nothing, others little, layers are narrower, and less is compared.
 
   What is drawn may overlap, as half of the time of a figure goes into its layout.
   """
@@ -65,6 +66,8 @@ def less():
     patch.setitem(sys.modules, 'tensorboardX', None)  # As if not installed, since it imports torch.
     patch.setattr(related_networks, 'trained', lambda config, seed, loss: init_params(config, seed))
     patch.setattr(activation, 'GELU_WIDTH', 512)
+    # As many steps as before, and so the program that is there.
+    patch.setitem(spectra.TUNED, '300 more steps', (2, 1.0, spectra.FEW))
     for name in ('mlp0_cells', 'block_cells'):
       cells = getattr(activation, name)
       patch.setattr(activation, name, lambda settings, cells=cells: [
