@@ -14,7 +14,7 @@ import pytest
 
 from bornbiased_jax import plotting
 from bornbiased_jax.analysis import chunks
-from bornbiased_jax.analysis.theory import experts
+from bornbiased_jax.analysis.theory import experts, finite_width
 from bornbiased_jax.models import init_params, sharding
 from experiments import activation, scaling
 from experiments.adversary import related_networks
@@ -48,11 +48,14 @@ def one_device():
 
 @pytest.fixture(autouse=True, scope='module')
 def few_networks_of_theory():
-  """Theory of preferred tokens in a moment, and less exact: no test of a program reads it."""
+  """Theory in a moment, and less exact: no test of a program reads it."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(measurements, 'NUM_NETWORKS', 5)
     patch.setattr(experts, '_NUM_TOKENS', 100)
+    means = sys.modules[finite_width.__module__]
+    patch.setattr(means, 'NUM_SAMPLES', 16)
     yield
+  means._finite_width.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope='module')
